@@ -1,0 +1,165 @@
+//! The servers under test as processes of their own, each in a directory of its own. A server is
+//! killed when its handle goes, and only then is its directory removed.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+use crate::client::Connection;
+use crate::process;
+use crate::request::READYZ;
+
+const START_MAX: Duration = Duration::from_secs(60);
+const ASK_EVERY: Duration = Duration::from_millis(2);
+
+/// A process that does not outlive its handle.
+#[derive(Debug)]
+struct Leashed(Child);
+
+impl Drop for Leashed {
+    fn drop(&mut self) {
+        // Both fail only if the process has already ended.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Where a server keeps its data and its log, until the last handle has gone.
+#[derive(Debug)]
+pub(crate) struct Home(TempDir);
+
+impl Home {
+    pub(crate) fn new(base: &Path) -> Result<Self> {
+        let made = tempfile::Builder::new().prefix("lockd-bench-").tempdir_in(base);
+        Ok(Self(made.with_context(|| format!("make a directory in {}", base.display()))?))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.0.path().join("server.log")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.0.path().join("data")
+    }
+
+    fn log_end(&self) -> String {
+        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines.get(lines.len().saturating_sub(10)..).unwrap_or_default().join("\n")
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    // The order matters: the process ends before its directory is removed.
+    process: Leashed,
+    home: Home,
+    pub(crate) address: SocketAddr,
+    /// From the start of the process to its readiness.
+    pub(crate) ready_after: Duration,
+}
+
+impl Server {
+    pub(crate) async fn floor(base: &Path) -> Result<Self> {
+        let home = Home::new(base)?;
+        let program = std::env::current_exe().context("find this program")?;
+        let mut command = Command::new(program);
+        command.args(["floor", "--listen", "127.0.0.1:0", "--dir"]).arg(home.data());
+        command.stdout(Stdio::piped()).stderr(File::create(home.log())?).stdin(Stdio::null());
+        let start = Instant::now();
+        let mut process = Leashed(command.spawn().context("start the floor")?);
+        let output = process.0.stdout.take().context("the floor's output")?;
+        let line = tokio::task::spawn_blocking(move || {
+            let mut line = String::new();
+            BufReader::new(output).read_line(&mut line).map(|_| line)
+        });
+        let line =
+            tokio::time::timeout(START_MAX, line).await.context("the floor is silent")???;
+        let Some(address) = line.trim_end().strip_prefix("listening on ") else {
+            bail!("the floor did not start: {}", home.log_end());
+        };
+        let address = address.parse().context("the floor's address")?;
+        Ok(Self { process, home, address, ready_after: start.elapsed() })
+    }
+
+    pub(crate) async fn lockd(program: &Path, base: &Path) -> Result<Self> {
+        Self::lockd_at(program, Home::new(base)?).await
+    }
+
+    async fn lockd_at(program: &Path, home: Home) -> Result<Self> {
+        let address = free_address()?;
+        let log = File::options().create(true).append(true).open(home.log())?;
+        let mut command = Command::new(program);
+        command.arg("--disable-mtls").arg("--listen").arg(address.to_string());
+        command.arg("--store").arg(format!("embedded://{}", home.data().display()));
+        command.arg("--metrics-listen").arg("");
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let start = Instant::now();
+        let process = Leashed(
+            command.spawn().with_context(|| format!("start lockd: {}", program.display()))?,
+        );
+        let mut server = Self { process, home, address, ready_after: Duration::ZERO };
+        while !is_ready(address).await {
+            if let Some(status) = server.process.0.try_wait()? {
+                bail!("lockd ended with {status}: {}", server.home.log_end());
+            }
+            if start.elapsed() > START_MAX {
+                bail!("lockd is not ready after {START_MAX:?}: {}", server.home.log_end());
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+        server.ready_after = start.elapsed();
+        Ok(server)
+    }
+
+    /// Kills the server as a power cut would end it, and starts it again on the same data.
+    pub(crate) async fn kill_and_restart(self, program: &Path) -> Result<Self> {
+        let Self { process, home, .. } = self;
+        drop(process);
+        Self::lockd_at(program, home).await
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    pub(crate) fn memory(&self) -> Result<u64> {
+        process::memory(self.pid())
+    }
+
+    /// Waits until the server neither works nor grows, and says so if it never does.
+    pub(crate) async fn settle(&self, limit: Duration) -> Result<()> {
+        if !process::settle(self.pid(), limit).await? {
+            eprintln!("  the server is still at work after {limit:?}; going on");
+        }
+        Ok(())
+    }
+
+    /// Adds the end of the server's log to an error that it may have caused.
+    pub(crate) fn explain<T>(&self, result: Result<T>) -> Result<T> {
+        result.with_context(|| match self.home.log_end().as_str() {
+            "" => "the server's log is empty".to_owned(),
+            lines => format!("the server's log ends with:\n{lines}\n"),
+        })
+    }
+}
+
+async fn is_ready(address: SocketAddr) -> bool {
+    let ask = async {
+        let mut connection = Connection::open(address).await?;
+        connection.call(READYZ).await.map(|answer| answer.status)
+    };
+    matches!(tokio::time::timeout(Duration::from_secs(5), ask).await, Ok(Ok(200)))
+}
+
+/// An address that was free a moment ago.
+fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    Ok(listener.local_addr()?)
+}

@@ -1,0 +1,204 @@
+//! Runs a load: a number of connections, one task and one script for each, all for the same window
+//! of time. Any answer that the script does not expect ends the load as an error, so that a fast
+//! refusal is never taken for a fast server.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use tokio::task::JoinSet;
+
+use crate::client::{Answer, Connection};
+use crate::latency::{Kind, Log, Window};
+use crate::request::{Lease, Requests, Then, Wait};
+use crate::workload::{Documents, Keys, write_key};
+
+/// How long answers may still be outstanding after the window has closed.
+const GRACE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) address: SocketAddr,
+    pub(crate) connections: u64,
+    pub(crate) warm_up: Duration,
+    pub(crate) length: Duration,
+}
+
+/// What one connection does again and again.
+#[derive(Debug)]
+pub(crate) enum Script {
+    Cycle(Cycle),
+    Read(Read),
+}
+
+/// Runs the script that `script` gives to each connection, and adds up what they saw.
+pub(crate) async fn drive(load: Load, script: impl Fn(u64) -> Script) -> Result<Log> {
+    let mut ready = Vec::new();
+    for number in 0..load.connections {
+        ready.push((Connection::open(load.address).await?, script(number)));
+    }
+    let window = Window::after(load.warm_up, load.length);
+    let mut tasks = JoinSet::new();
+    for (connection, script) in ready {
+        tasks.spawn(repeat(connection, script, window));
+    }
+    let end = tokio::time::Instant::from_std(window.until) + GRACE;
+    tokio::time::timeout_at(end, async {
+        let mut sum = Log::new(window)?;
+        while let Some(log) = tasks.join_next().await {
+            sum.add(&log??)?;
+        }
+        Ok(sum)
+    })
+    .await
+    .context("the load did not end")?
+}
+
+async fn repeat(mut connection: Connection, mut script: Script, window: Window) -> Result<Log> {
+    let mut log = Log::new(window)?;
+    while Instant::now() < window.until {
+        match &mut script {
+            Script::Cycle(cycle) => cycle.step(&mut connection, &mut log).await?,
+            Script::Read(read) => read.step(&mut connection, &mut log).await?,
+        }
+    }
+    Ok(log)
+}
+
+/// Bytes that the floor answers to each request, for answers as long as lockd's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AnswerBytes {
+    pub(crate) acquire: usize,
+    pub(crate) update: usize,
+    pub(crate) release: usize,
+}
+
+impl AnswerBytes {
+    /// Sizes to start with, until lockd's own answers have been seen.
+    pub(crate) const TYPICAL: Self = Self { acquire: 330, update: 180, release: 40 };
+
+    /// Bodies that make the floor's whole answers as long as lockd's, by one cycle on each.
+    pub(crate) async fn learn(lockd: SocketAddr, floor: SocketAddr) -> Result<Self> {
+        let wanted = wire_bytes(lockd).await.context("one cycle on lockd")?;
+        let typical = wire_bytes(floor).await.context("one cycle on the floor")?;
+        let fit = |body: usize, wanted: usize, typical: usize| {
+            (body + wanted).saturating_sub(typical).clamp(1, 4096)
+        };
+        Ok(Self {
+            // The lease must fit in.
+            acquire: fit(Self::TYPICAL.acquire, wanted.acquire, typical.acquire).max(128),
+            update: fit(Self::TYPICAL.update, wanted.update, typical.update),
+            release: fit(Self::TYPICAL.release, wanted.release, typical.release),
+        })
+    }
+}
+
+/// Sizes of the whole answers to one cycle.
+async fn wire_bytes(address: SocketAddr) -> Result<AnswerBytes> {
+    let mut connection = Connection::open(address).await?;
+    let mut requests = Requests::default();
+    let mut lease = Lease::default();
+    let key = "bench/calibrate";
+    let sizes = AnswerBytes::TYPICAL;
+    let answer = connection.call(requests.acquire(key, Wait::No, sizes.acquire)).await?.ok()?;
+    let acquire = answer.wire_bytes;
+    lease.read(answer.body)?;
+    let mut document = Vec::new();
+    Documents::new().write(1, 1024, &mut document);
+    let update = requests.update(key, &lease, Then::Stage, &document, sizes.update);
+    let update = connection.call(update).await?.ok()?.wire_bytes;
+    let release = requests.release(key, &lease, sizes.release);
+    let release = connection.call(release).await?.ok()?.wire_bytes;
+    Ok(AnswerBytes { acquire, update, release })
+}
+
+/// Acquire, update, release.
+#[derive(Debug)]
+pub(crate) struct Cycle {
+    keys: Keys,
+    documents: Arc<Documents>,
+    document_bytes: usize,
+    sizes: AnswerBytes,
+    requests: Requests,
+    lease: Lease,
+    key: String,
+    document: Vec<u8>,
+    steps: u64,
+}
+
+impl Cycle {
+    pub(crate) fn new(
+        keys: Keys,
+        documents: Arc<Documents>,
+        document_bytes: usize,
+        sizes: AnswerBytes,
+    ) -> Self {
+        Self {
+            keys,
+            documents,
+            document_bytes,
+            sizes,
+            requests: Requests::default(),
+            lease: Lease::default(),
+            key: String::new(),
+            document: Vec::new(),
+            steps: 0,
+        }
+    }
+
+    async fn step(&mut self, connection: &mut Connection, log: &mut Log) -> Result<()> {
+        let id = self.keys.next();
+        self.steps += 1;
+        write_key(id, &mut self.key);
+        self.documents.write(id ^ (self.steps << 32), self.document_bytes, &mut self.document);
+
+        let start = Instant::now();
+        let request = self.requests.acquire(&self.key, Wait::No, self.sizes.acquire);
+        let answer = connection.call(request).await.and_then(Answer::ok).context("acquire")?;
+        let start = log.note(Kind::Acquire, start);
+        self.lease.read(answer.body)?;
+
+        let (sizes, document) = (self.sizes, &self.document);
+        let request =
+            self.requests.update(&self.key, &self.lease, Then::Stage, document, sizes.update);
+        connection.call(request).await.and_then(Answer::ok).context("update")?;
+        let start = log.note(Kind::Update, start);
+
+        let request = self.requests.release(&self.key, &self.lease, sizes.release);
+        connection.call(request).await.and_then(Answer::ok).context("release")?;
+        log.note(Kind::Release, start);
+        Ok(())
+    }
+}
+
+/// Public reads.
+#[derive(Debug)]
+pub(crate) struct Read {
+    keys: Keys,
+    document_bytes: usize,
+    requests: Requests,
+    key: String,
+}
+
+impl Read {
+    pub(crate) fn new(keys: Keys, document_bytes: usize) -> Self {
+        Self { keys, document_bytes, requests: Requests::default(), key: String::new() }
+    }
+
+    async fn step(&mut self, connection: &mut Connection, log: &mut Log) -> Result<()> {
+        write_key(self.keys.next(), &mut self.key);
+        let start = Instant::now();
+        let answer = connection.call(self.requests.read(&self.key)).await?;
+        log.note(Kind::Read, start);
+        let answer = answer.ok().with_context(|| format!("read of {}", self.key))?;
+        anyhow::ensure!(
+            answer.body.len() == self.document_bytes,
+            "{} has {} bytes instead of {}",
+            self.key,
+            answer.body.len(),
+            self.document_bytes
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! One command per file. Each returns an exit code; errors are told on standard error.
+
+pub(crate) mod config;
+pub(crate) mod demo;
+pub(crate) mod server;
+pub(crate) mod store;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::ArgMatches;
+
+use crate::args::{Cli, Command};
+
+pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
+    match cli.command {
+        None => server::run(cli.config, matches).await,
+        Some(Command::Demo) => demo::run().await,
+        Some(Command::Config(command)) => config::run(&command),
+        Some(Command::Store(command)) => store::run(command).await,
+        Some(Command::Version) => {
+            say(&format!("lockd {}", env!("CARGO_PKG_VERSION")));
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// A line on standard output. A reader that has gone away is no error of ours.
+pub(crate) fn say(line: &str) {
+    let _written = writeln!(std::io::stdout(), "{line}").is_ok();
+}
+
+/// An error on standard error, and the exit code that goes with it.
+pub(crate) fn failed(error: &str) -> ExitCode {
+    let _written = writeln!(std::io::stderr(), "lockd: {error}").is_ok();
+    ExitCode::FAILURE
+}

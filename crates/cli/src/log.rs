@@ -1,0 +1,17 @@
+//! Where the server's log goes: standard error, as text for people or JSON for machines.
+
+use tracing_subscriber::EnvFilter;
+
+/// # Errors
+/// When the filter does not parse; the message says so.
+pub(crate) fn init(filter: &str, json: bool) -> Result<(), String> {
+    let parsed = EnvFilter::try_new(filter).map_err(|error| format!("log-level {filter:?}: {error}"))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr);
+    let set = if json {
+        builder.json().flatten_event(true).try_init()
+    } else {
+        let color = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        builder.with_ansi(color).try_init()
+    };
+    set.map_err(|error| format!("the log is set up already: {error}"))
+}

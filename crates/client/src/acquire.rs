@@ -1,0 +1,295 @@
+//! Asking for a key.
+//!
+//! The request is named once and keeps its name through every repetition, so a grant whose answer
+//! was lost is handed out again instead of being waited for. Time is counted from before the first
+//! send; a lease that took long to get is renewed before it is handed out, so that its time is
+//! known.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::time::Duration;
+
+use http::Method;
+use lockd_wire::lease::{AcquireReply, AcquireRequest};
+use lockd_wire::path;
+
+use crate::call::{Patience, new_request_id};
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::context::{LeaseContext, keepalive};
+use crate::error::{AcquireKind, Error, Failed, Failure};
+use crate::lease::{Lease, Unguarded};
+
+/// How much longer than the wait itself an answer may take.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often servers are tried for a wait without end, while none can be reached.
+const ENDLESS_PASSES: u32 = 60;
+/// A grant that took longer than this part of its time to live is renewed before use.
+const FRESH: u32 = 4;
+
+/// No wait has been chosen yet.
+#[derive(Clone, Copy, Debug)]
+pub struct NoWaitSet(());
+
+/// A wait has been chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitSet(());
+
+/// What the server said when it granted a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    pub context: LeaseContext,
+    pub owner: String,
+    /// Of the committed state; zero when there is none.
+    pub version: u64,
+    pub etag: Option<String>,
+    /// What was granted, after the server's limits.
+    pub ttl: Duration,
+    pub expires_at_unix: u64,
+    pub expires_at_unix_ms: u64,
+    pub correlation_id: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    No,
+    For(Duration),
+    Forever,
+}
+
+/// A wish to hold a key; await it. Without a wait it is granted at once or not at all.
+#[must_use = "nothing is asked for before it is awaited"]
+pub struct Acquire<W> {
+    client: Client,
+    request: AcquireRequest,
+    ttl: Option<Duration>,
+    wait: Wait,
+    name: Option<String>,
+    renew: bool,
+    chosen: PhantomData<W>,
+}
+
+impl Acquire<NoWaitSet> {
+    pub(crate) fn new(client: Client, key: Option<String>) -> Self {
+        let request = AcquireRequest {
+            namespace: client.settings().namespace.clone(),
+            key,
+            owner: client.settings().owner.clone(),
+            ..AcquireRequest::default()
+        };
+        Self {
+            client,
+            request,
+            ttl: None,
+            wait: Wait::No,
+            name: None,
+            renew: true,
+            chosen: PhantomData,
+        }
+    }
+
+    /// Waits that long for the key to become free, in whole seconds, rounded up.
+    pub fn wait(self, longest: Duration) -> Acquire<WaitSet> {
+        let wait = if longest.is_zero() { Wait::No } else { Wait::For(longest) };
+        self.choose(wait)
+    }
+
+    /// Waits until the key is free, however long it takes.
+    pub fn wait_forever(self) -> Acquire<WaitSet> {
+        self.choose(Wait::Forever)
+    }
+
+    /// Does not wait, which is the default.
+    pub fn no_wait(self) -> Acquire<WaitSet> {
+        self.choose(Wait::No)
+    }
+
+    fn choose(self, wait: Wait) -> Acquire<WaitSet> {
+        let Self { client, request, ttl, wait: _, name, renew, chosen: _ } = self;
+        Acquire { client, request, ttl, wait, name, renew, chosen: PhantomData }
+    }
+}
+
+impl<W> Acquire<W> {
+    /// How long the lease lives without renewal; the server's default when not set.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Who holds it, for people to read; the client's owner when not set.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.request.owner = owner.into();
+        self
+    }
+
+    /// Only if the key is not known yet.
+    pub fn if_not_exists(mut self) -> Self {
+        self.request.if_not_exists = true;
+        self
+    }
+
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.request.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Joins a transaction.
+    pub fn txn(mut self, txn_id: impl Into<String>) -> Self {
+        self.request.txn_id = Some(txn_id.into());
+        self
+    }
+
+    /// Names the request, so that it can be made again after this process died. Drawn at random
+    /// when not set.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.name = Some(key.into());
+        self
+    }
+
+    /// Whether the guard renews the lease by itself, which it does unless told otherwise.
+    pub fn renew(mut self, renew: bool) -> Self {
+        self.renew = renew;
+        self
+    }
+
+    /// Takes the lease without a guard: nothing is renewed, nothing is released by itself.
+    pub fn detached(self) -> Detached<W> {
+        Detached(self)
+    }
+
+    async fn start(self) -> Result<Lease, Error<AcquireKind>> {
+        let (mut grant, mut counted_from) = self.grant().await?;
+        let client = &self.client;
+        if client.clock().now().since(counted_from) > grant.ttl / FRESH {
+            let unguarded = Unguarded::new(client.clone(), grant.context.clone(), grant.ttl);
+            let sent = client.clock().now();
+            let patience = client.patience();
+            let renewed = keepalive(client, &grant.context, Some(grant.ttl), patience).await?;
+            grant.ttl = renewed.ttl;
+            grant.expires_at_unix = renewed.expires_at_unix;
+            grant.expires_at_unix_ms = renewed.expires_at_unix_ms;
+            counted_from = sent;
+            unguarded.hand_over();
+        }
+        Ok(Lease::start(self.client, grant, counted_from, self.renew)?)
+    }
+
+    /// Asks, and tells from when on the granted time counts.
+    async fn grant(&self) -> Result<(Grant, Moment), Failed> {
+        let clock = self.client.clock();
+        let mut request = self.request.clone();
+        request.ttl_ms = self.ttl.map(ttl_ms).transpose()?;
+        request.block_seconds = Some(self.block_seconds()?);
+        let name = self.name.clone().unwrap_or_else(new_request_id);
+        let sent = clock.now();
+        let mut call = self.client.call(Method::POST, path::ACQUIRE).named(&name)?;
+        call.patience = self.patience(sent)?;
+        let reply: AcquireReply = self.client.fetch(&call.json(&request)?).await?.json()?;
+        Ok((reply.into(), sent))
+    }
+
+    fn block_seconds(&self) -> Result<i64, Failed> {
+        match self.wait {
+            Wait::No => Ok(-1),
+            Wait::Forever => Ok(0),
+            Wait::For(longest) => {
+                let seconds = longest.as_secs() + u64::from(longest.subsec_nanos() > 0);
+                i64::try_from(seconds).map_err(|_| Failure::invalid("the wait is too long"))
+            }
+        }
+    }
+
+    fn patience(&self, sent: Moment) -> Result<Patience, Failed> {
+        let patience = self.client.patience();
+        Ok(match self.wait {
+            Wait::No => patience,
+            Wait::Forever => Patience { silence: None, passes: ENDLESS_PASSES, ..patience },
+            Wait::For(_) => {
+                let block = Duration::from_secs(self.block_seconds()?.unsigned_abs());
+                let longest = block.saturating_add(GRACE);
+                let until = Some(sent.plus(longest));
+                Patience { silence: Some(longest), passes: u32::MAX, until, ..patience }
+            }
+        })
+    }
+}
+
+impl<W> fmt::Debug for Acquire<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("request", &self.request)
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Send + 'static> IntoFuture for Acquire<W> {
+    type Output = Result<Lease, Error<AcquireKind>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.choose_anyway().start())
+    }
+}
+
+impl<W> Acquire<W> {
+    /// Forgets whether a wait was chosen, so that there is one future type.
+    fn choose_anyway(self) -> Acquire<WaitSet> {
+        let Self { client, request, ttl, wait, name, renew, chosen: _ } = self;
+        Acquire { client, request, ttl, wait, name, renew, chosen: PhantomData }
+    }
+}
+
+/// A wish to hold a key without a guard.
+#[derive(Debug)]
+#[must_use = "nothing is asked for before it is awaited"]
+pub struct Detached<W>(Acquire<W>);
+
+impl<W: Send + 'static> IntoFuture for Detached<W> {
+    type Output = Result<Grant, Error<AcquireKind>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let acquire = self.0.choose_anyway();
+        Box::pin(async move {
+            let (grant, _) = acquire.grant().await?;
+            Ok(grant)
+        })
+    }
+}
+
+impl From<AcquireReply> for Grant {
+    fn from(reply: AcquireReply) -> Self {
+        let context = LeaseContext {
+            namespace: Some(reply.namespace),
+            key: reply.key,
+            lease_id: reply.lease_id,
+            txn_id: Some(reply.txn_id),
+            token: Some(reply.fencing_token),
+        };
+        Self {
+            context,
+            owner: reply.owner,
+            version: reply.version,
+            etag: reply.state_etag,
+            ttl: Duration::from_millis(reply.ttl_ms),
+            expires_at_unix: reply.expires_at_unix,
+            expires_at_unix_ms: reply.expires_at_unix_ms,
+            correlation_id: reply.correlation_id,
+        }
+    }
+}
+
+/// A time to live as the wire has it.
+pub(crate) fn ttl_ms(ttl: Duration) -> Result<u64, Failed> {
+    match u64::try_from(ttl.as_millis()) {
+        Ok(0) => Err(Failure::invalid("a time to live is at least a millisecond")),
+        Ok(ms) => Ok(ms),
+        Err(_) => Err(Failure::invalid("the time to live is too long")),
+    }
+}

@@ -1,0 +1,241 @@
+//! What is sent: bytes, or a source that is read while it is sent.
+//!
+//! A source that can be opened again can be sent again; one that cannot is sent once. Each body
+//! counts its steps, so that a slow but moving upload is not taken for a hanging one.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::io::AsyncRead;
+use tokio_util::io::ReaderStream;
+
+/// Bytes handed to the connection at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+type Reader = Pin<Box<dyn AsyncRead + Send>>;
+type Open = dyn Fn() -> BoxFuture<'static, io::Result<Reader>> + Send + Sync;
+
+/// A document to send, read while it is sent and never held in memory as a whole.
+pub struct Source(Kind);
+
+enum Kind {
+    Bytes(Bytes),
+    Again(Arc<Open>),
+    Once(Mutex<Option<Reader>>),
+}
+
+impl Source {
+    /// Bytes in memory; can be sent again.
+    pub fn bytes(bytes: impl Into<Bytes>) -> Self {
+        Self(Kind::Bytes(bytes.into()))
+    }
+
+    /// A file, opened for each attempt; can be sent again.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self::reopen(move || tokio::fs::File::open(path.clone()))
+    }
+
+    /// Whatever `open` opens, from its start each time; can be sent again.
+    pub fn reopen<O, F, R>(open: O) -> Self
+    where
+        O: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<R>> + Send + 'static,
+        R: AsyncRead + Send + 'static,
+    {
+        Self(Kind::Again(Arc::new(move || {
+            let opening = open();
+            Box::pin(async move { Ok(Box::pin(opening.await?) as Reader) })
+        })))
+    }
+
+    /// A reader that can be read only once: when the connection breaks on the way, the update
+    /// fails instead of being sent again.
+    pub fn once(reader: impl AsyncRead + Send + 'static) -> Self {
+        Self(Kind::Once(Mutex::new(Some(Box::pin(reader)))))
+    }
+
+    /// The body for one attempt; `None` when it was used up by an earlier one.
+    pub(crate) async fn open(&self) -> io::Result<Option<Upload>> {
+        let content = match &self.0 {
+            Kind::Bytes(bytes) => Content::Bytes(bytes.clone()),
+            Kind::Again(open) => Content::reader(open().await?),
+            Kind::Once(reader) => {
+                let taken = reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+                match taken {
+                    Some(reader) => Content::reader(reader),
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok(Some(Upload { content, progress: Arc::default() }))
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            Kind::Bytes(_) => "Source::Bytes",
+            Kind::Again(_) => "Source::Again",
+            Kind::Once(_) => "Source::Once",
+        })
+    }
+}
+
+impl From<Bytes> for Source {
+    fn from(bytes: Bytes) -> Self {
+        Self::bytes(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Source {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::bytes(bytes)
+    }
+}
+
+impl From<String> for Source {
+    fn from(text: String) -> Self {
+        Self::bytes(text)
+    }
+}
+
+/// How far an upload has come.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    steps: AtomicU64,
+    broke: Mutex<Option<io::Error>>,
+}
+
+impl Progress {
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    /// The error of the caller's reader, if that is what ended the upload.
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        self.broke.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn step(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Keeps the error and gives the connection another that says as much.
+    fn fail(&self, error: io::Error) -> io::Error {
+        let told = io::Error::new(error.kind(), "the document could not be read to its end");
+        *self.broke.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        told
+    }
+}
+
+/// One attempt's body.
+pub(crate) struct Upload {
+    content: Content,
+    progress: Arc<Progress>,
+}
+
+enum Content {
+    Bytes(Bytes),
+    Reader(Box<ReaderStream<Reader>>),
+}
+
+impl Content {
+    fn reader(reader: Reader) -> Self {
+        Self::Reader(Box::new(ReaderStream::with_capacity(reader, CHUNK_BYTES)))
+    }
+}
+
+impl Upload {
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let this = &mut *self;
+        let next = match &mut this.content {
+            Content::Bytes(rest) if rest.is_empty() => None,
+            Content::Bytes(rest) => Some(Ok(rest.split_to(rest.len().min(CHUNK_BYTES)))),
+            Content::Reader(reader) => ready!(Pin::new(reader.as_mut()).poll_next(cx)),
+        };
+        this.progress.step();
+        Poll::Ready(next.map(|chunk| match chunk {
+            Ok(bytes) => Ok(Frame::data(bytes)),
+            Err(error) => Err(this.progress.fail(error)),
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.content, Content::Bytes(rest) if rest.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Bytes(rest) => SizeHint::with_exact(rest.len() as u64),
+            Content::Reader(_) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_go_out_in_chunks_with_their_length_known() {
+        let source = Source::bytes(vec![7_u8; CHUNK_BYTES + 1]);
+        let mut upload = source.open().await.unwrap().unwrap();
+        assert_eq!(upload.size_hint().exact(), Some(CHUNK_BYTES as u64 + 1));
+        let progress = upload.progress();
+        let first = upload.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first.len(), CHUNK_BYTES);
+        assert_eq!(progress.steps(), 1);
+        assert_eq!(upload.frame().await.unwrap().unwrap().into_data().unwrap().len(), 1);
+        assert!(upload.is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn a_one_shot_source_opens_once_and_another_again() {
+        let once = Source::once(&b"[1]"[..]);
+        assert!(once.open().await.unwrap().is_some());
+        assert!(once.open().await.unwrap().is_none());
+
+        let again = Source::reopen(|| async { Ok(&b"[1]"[..]) });
+        for _ in 0..2 {
+            let upload = again.open().await.unwrap().unwrap();
+            assert_eq!(upload.collect().await.unwrap().to_bytes(), "[1]");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_readers_own_error_is_kept() {
+        let broken = tokio_util::io::StreamReader::new(futures_util::stream::iter([
+            Ok(Bytes::from_static(b"{")),
+            Err(io::Error::other("the disk is gone")),
+        ]));
+        let upload = Source::once(broken).open().await.unwrap().unwrap();
+        let progress = upload.progress();
+        assert!(upload.collect().await.is_err());
+        assert_eq!(progress.take_error().unwrap().to_string(), "the disk is gone");
+    }
+}

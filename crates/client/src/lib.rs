@@ -1,0 +1,69 @@
+//! The Rust client of lockd: exclusive leases with fencing tokens, and the JSON state they guard.
+//!
+//! ```no_run
+//! use lockd_client::{Client, secs};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect("http://127.0.0.1:9341")?;
+//!
+//! let lease = client.lease("jobs/7").ttl(secs(30)).wait(secs(5)).await?;
+//! let done: u64 = match lease.get().await? {
+//!     Some(document) => document.json()?,
+//!     None => 0,
+//! };
+//! lease.update(&(done + 1)).await?; // Staged: nobody else sees it yet.
+//! lease.release().await?; // Commits it and lets the next holder in.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Lease`] renews itself and says so when it is lost. Whatever is written elsewhere under it
+//! should carry [`Lease::token`], so that the place it is written to can refuse a late holder.
+
+mod endpoint;
+mod error;
+
+mod client;
+mod settings;
+
+mod acquire;
+mod context;
+mod cycle;
+mod lease;
+mod release;
+
+mod read;
+mod update;
+mod write;
+
+mod listing;
+mod watch;
+
+mod body;
+mod call;
+mod clock;
+mod dial;
+mod reply;
+mod retry;
+mod transport;
+
+pub use acquire::{Acquire, Detached, Grant, NoWaitSet, WaitSet};
+pub use body::Source;
+pub use client::Client;
+pub use context::{LeaseContext, RawLease, Renewed, Resume};
+pub use cycle::{CycleError, UpdateCycle};
+pub use endpoint::{Endpoint, EndpointError, PORT};
+pub use error::{
+    AcquireKind, AdminKind, Error, KeepaliveKind, Kind, ReadKind, ReleaseKind, UpdateKind,
+};
+pub use lease::{Lease, Lost, LostReason};
+pub use listing::{KeyPages, LeasePages, NamespacePages};
+pub use read::{Document, DocumentStream, Entry, Get, GetStream, ReadMany};
+pub use release::Release;
+pub use settings::{ClientBuilder, secs};
+pub use update::{Finish, Update, Updated};
+pub use watch::{Change, Event, Watch};
+pub use write::{Mutate, Remove, Removed, SetMetadata};
+
+/// The wire's own types, where they are handed out as they are.
+pub use lockd_wire as wire;

@@ -1,0 +1,219 @@
+//! Listings that come in pages: keys, namespaces, leases. The cursor moves only when a page has
+//! arrived, so a page whose future was dropped is simply asked for again.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use futures_util::Stream;
+use http::Method;
+use lockd_wire::admin::{KeyView, KeysReply, NamespacesReply};
+use lockd_wire::lease::{LeaseView, LeasesReply};
+use lockd_wire::path;
+use serde::de::DeserializeOwned;
+
+use crate::client::Client;
+use crate::error::{Error, Failed, Failure, ReadKind};
+
+/// Keys, in order.
+pub type KeyPages = Pages<KeyView>;
+/// Namespaces, in order.
+pub type NamespacePages = Pages<String>;
+/// Live leases, in order of their keys.
+pub type LeasePages = Pages<LeaseView>;
+
+/// A listing that is read page by page.
+pub struct Pages<T> {
+    client: Client,
+    namespace: Option<String>,
+    prefix: String,
+    limit: Option<u32>,
+    cursor: Cursor,
+    item: PhantomData<fn() -> T>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cursor {
+    Start,
+    At(String),
+    End,
+}
+
+/// Something that the server lists.
+trait Listed: Sized {
+    const PATH: &'static str;
+    type Reply: DeserializeOwned;
+
+    fn page(reply: Self::Reply) -> (Vec<Self>, Option<String>);
+}
+
+impl Listed for KeyView {
+    const PATH: &'static str = path::KEYS;
+    type Reply = KeysReply;
+
+    fn page(reply: KeysReply) -> (Vec<Self>, Option<String>) {
+        (reply.keys, reply.next_cursor)
+    }
+}
+
+impl Listed for String {
+    const PATH: &'static str = path::NAMESPACES;
+    type Reply = NamespacesReply;
+
+    fn page(reply: NamespacesReply) -> (Vec<Self>, Option<String>) {
+        (reply.namespaces, reply.next_cursor)
+    }
+}
+
+impl Listed for LeaseView {
+    const PATH: &'static str = path::LEASES;
+    type Reply = LeasesReply;
+
+    fn page(reply: LeasesReply) -> (Vec<Self>, Option<String>) {
+        (reply.leases, reply.next_cursor)
+    }
+}
+
+impl Pages<KeyView> {
+    pub(crate) fn new(client: Client, prefix: String) -> Self {
+        let namespace = client.settings().namespace.clone();
+        Self::start(client, namespace, prefix)
+    }
+
+    /// The namespace of the keys.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// The next page; `None` after the last.
+    ///
+    /// # Errors
+    /// When it cannot be had; the same page can be asked for again.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<KeyView>>, Error<ReadKind>> {
+        Ok(self.page().await?)
+    }
+
+    /// All pages, one item after the other. It ends after an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<KeyView, Error<ReadKind>>> + Send {
+        self.items()
+    }
+}
+
+impl Pages<String> {
+    pub(crate) fn new(client: Client) -> Self {
+        Self::start(client, None, String::new())
+    }
+
+    /// The next page; `None` after the last.
+    ///
+    /// # Errors
+    /// When it cannot be had; the same page can be asked for again.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<String>>, Error<ReadKind>> {
+        Ok(self.page().await?)
+    }
+
+    /// All pages, one item after the other. It ends after an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<String, Error<ReadKind>>> + Send {
+        self.items()
+    }
+}
+
+impl Pages<LeaseView> {
+    pub(crate) fn new(client: Client) -> Self {
+        let namespace = client.settings().namespace.clone();
+        Self::start(client, namespace, String::new())
+    }
+
+    /// Only leases of this namespace.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Only leases of keys that begin with this.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The next page; `None` after the last.
+    ///
+    /// # Errors
+    /// When it cannot be had; the same page can be asked for again.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<LeaseView>>, Error<ReadKind>> {
+        Ok(self.page().await?)
+    }
+
+    /// All pages, one item after the other. It ends after an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<LeaseView, Error<ReadKind>>> + Send {
+        self.items()
+    }
+}
+
+impl<T> Pages<T> {
+    fn start(client: Client, namespace: Option<String>, prefix: String) -> Self {
+        let (limit, cursor, item) = (None, Cursor::Start, PhantomData);
+        Self { client, namespace, prefix, limit, cursor, item }
+    }
+
+    /// How many items a page has at most; the server's choice when not set.
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+}
+
+#[expect(private_bounds, reason = "only what the server lists can be paged through")]
+impl<T: Listed + Send + 'static> Pages<T> {
+    async fn page(&mut self) -> Result<Option<Vec<T>>, Failed> {
+        let cursor = match &self.cursor {
+            Cursor::End => return Ok(None),
+            Cursor::Start => None,
+            Cursor::At(cursor) => Some(cursor.clone()),
+        };
+        let prefix = Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty());
+        let limit = self.limit.map(|limit| limit.to_string());
+        let call = self
+            .client
+            .call(Method::GET, T::PATH)
+            .query_if("namespace", self.namespace.as_deref())
+            .query_if("prefix", prefix)
+            .query_if("limit", limit.as_deref())
+            .query_if("cursor", cursor.as_deref());
+        let (items, next) = T::page(self.client.fetch(&call).await?.json()?);
+        if next.is_some() && next == cursor {
+            return Err(Failure::garbled("its next page is the same again"));
+        }
+        self.cursor = next.map_or(Cursor::End, Cursor::At);
+        Ok(Some(items))
+    }
+
+    fn items(self) -> impl Stream<Item = Result<T, Error<ReadKind>>> + Send {
+        let start = (Some(self), Vec::new().into_iter());
+        futures_util::stream::unfold(start, |(pages, mut items)| async move {
+            let mut pages = pages;
+            loop {
+                if let Some(item) = items.next() {
+                    return Some((Ok(item), (pages, items)));
+                }
+                let mut source = pages?;
+                match source.page().await {
+                    Ok(None) => return None,
+                    Ok(Some(page)) => items = page.into_iter(),
+                    Err(failure) => return Some((Err(failure.into()), (None, items))),
+                }
+                pages = Some(source);
+            }
+        })
+    }
+}
+
+impl<T> fmt::Debug for Pages<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages")
+            .field("namespace", &self.namespace)
+            .field("prefix", &self.prefix)
+            .field("cursor", &self.cursor)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,31 @@
+//! Bounds that hold everywhere, with the relations between them asserted.
+
+use crate::time::Span;
+
+/// Longest component of a name: a namespace, or one segment of a key.
+pub const COMPONENT_BYTES_MAX: usize = 128;
+/// Longest key, all segments and slashes together.
+pub const KEY_BYTES_MAX: usize = 128;
+/// Longest owner text.
+pub const OWNER_BYTES_MAX: usize = 512;
+/// Longest lease id that is looked at.
+pub const LEASE_ID_BYTES_MAX: usize = 128;
+/// Longest idempotency key.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// Longest reason of a revocation.
+pub const REASON_BYTES_MAX: usize = 512;
+/// State up to this size lives inside its record.
+pub const INLINE_BYTES_MAX: usize = 64 * 1024;
+/// Nesting of JSON documents.
+pub const JSON_DEPTH_MAX: u32 = 512;
+/// Answers remembered per key for repeated requests.
+pub const ANSWERS_MAX: usize = 16;
+/// Fence conditions on one commit.
+pub const FENCES_MAX: usize = 16;
+/// A lease shorter than this could not be renewed over a real network.
+pub const TTL_MIN: Span = Span(10);
+/// The longest time to live that a server may be configured to grant: 30 days.
+pub const TTL_MAX: Span = Span::secs(30 * 24 * 3_600);
+
+const _: () = assert!(KEY_BYTES_MAX >= COMPONENT_BYTES_MAX);
+const _: () = assert!(TTL_MIN.0 > 0 && TTL_MIN.0 < TTL_MAX.0);

@@ -1,0 +1,195 @@
+//! What the holder writes: staged under its lease, visible when committed. Lease, token,
+//! expectations and fence conditions are tested here, in the same step that makes the next record.
+
+use crate::answer::{self, Answer, Stamp, StampReused, Written};
+use crate::fence::{FenceCondition, FenceFacts, FenceRefused};
+use crate::lease::{self, Proof, ProofRefused};
+use crate::limits::FENCES_MAX;
+use crate::record::{Change, Decided, Effect, End, Etag, KeyRecord, Staged, State, Version};
+use crate::time::Now;
+
+/// A write under a lease.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    pub proof: Proof,
+    pub guard: Guard,
+    pub change: Change,
+    pub hidden: Option<bool>,
+    pub fences: Vec<FenceCondition>,
+    pub then: Then,
+    pub stamp: Option<Stamp>,
+}
+
+/// What the caller believes to be there now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guard {
+    pub version: Option<Version>,
+    /// The etag as text; the empty text means "no document".
+    pub etag: Option<Box<str>>,
+}
+
+/// What happens to the staged data in the same step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Then {
+    #[default]
+    Stage,
+    /// Visible at once; the lease stays.
+    Commit,
+    /// Visible at once, and the lease ends.
+    Release,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StageRefused {
+    #[error(transparent)]
+    Proof(#[from] ProofRefused),
+    #[error("the version is {current}", current = current.0)]
+    Version { current: Version, etag: Option<Etag> },
+    #[error("the state is another one")]
+    Etag { current: Version, etag: Option<Etag> },
+    #[error(transparent)]
+    Fence(#[from] FenceRefused),
+    #[error("too many fence conditions")]
+    FencesFull,
+    #[error(transparent)]
+    Reused(#[from] StampReused),
+}
+
+/// Stages a change, and commits it if so asked.
+///
+/// # Errors
+/// When the caller does not hold the key, or something is not as it expects; then nothing changes.
+pub fn stage(
+    record: &KeyRecord,
+    ask: &Stage,
+    facts: &FenceFacts,
+    now: Now,
+) -> Result<Decided<Written>, StageRefused> {
+    if let Some(Answer::Written(known)) = answer::recall(record, ask.stamp)?
+        && (known.committed || record.live_lease(now).is_some_and(|l| l.id == known.lease))
+    {
+        return Ok(Decided::unchanged(known.clone()));
+    }
+    let lease = lease::check(record, &ask.proof, now)?;
+    guard(record, &ask.guard)?;
+    facts.check(&ask.fences)?;
+    let (_, present) = record.holder_view();
+    let removes_nothing = ask.change == Change::Remove && present.is_none();
+    let mut written = Written {
+        lease: lease.id.clone(),
+        version: record.version,
+        etag: None,
+        bytes: 0,
+        hidden: record.hidden,
+        removed: ask.change == Change::Remove && !removes_nothing,
+        committed: ask.then != Then::Stage,
+    };
+    let mut next = record.clone();
+    let mut effects = Vec::new();
+    if !removes_nothing {
+        lay_over(&mut next, ask, &mut effects)?;
+    }
+    let (version, state) = next.holder_view();
+    written.version = version;
+    written.etag = state.map(|state| state.etag);
+    written.bytes = state.map_or(0, |state| state.bytes);
+    written.hidden = next.staged.as_ref().and_then(|staged| staged.hidden).unwrap_or(next.hidden);
+    match ask.then {
+        Then::Stage => {}
+        Then::Commit => install(&mut next, facts, &mut effects, now)?,
+        Then::Release => {
+            let how = if next.staged.is_some() { End::Committed } else { End::Released };
+            install(&mut next, facts, &mut effects, now)?;
+            lease::end(&mut next, how, &mut effects);
+        }
+    }
+    answer::remember(&mut next, ask.stamp, Answer::Written(written.clone()), now);
+    let record = (next != *record).then_some(next);
+    Ok(Decided { record, answer: written, effects })
+}
+
+fn guard(record: &KeyRecord, guard: &Guard) -> Result<(), StageRefused> {
+    let (current, state) = record.holder_view();
+    let etag = state.map(|state| state.etag);
+    if guard.version.is_some_and(|expected| expected != current) {
+        return Err(StageRefused::Version { current, etag });
+    }
+    let Some(expected) = &guard.etag else { return Ok(()) };
+    let matches = match etag {
+        Some(etag) => etag.to_string() == **expected,
+        None => expected.is_empty(),
+    };
+    if matches { Ok(()) } else { Err(StageRefused::Etag { current, etag }) }
+}
+
+/// Lays one more change over what is staged. All changes of one lease become one version.
+fn lay_over(
+    next: &mut KeyRecord,
+    ask: &Stage,
+    effects: &mut Vec<Effect>,
+) -> Result<(), StageRefused> {
+    let first = next.version.next();
+    let staged = next.staged.get_or_insert_with(|| Staged {
+        version: first,
+        change: Change::Keep,
+        hidden: None,
+        fences: Vec::new(),
+    });
+    if ask.change != Change::Keep {
+        let replaced = std::mem::replace(&mut staged.change, ask.change.clone());
+        if let Change::Write(state) = replaced {
+            effects.extend(state.blob().cloned().map(Effect::DropBlob));
+        }
+    }
+    staged.hidden = ask.hidden.or(staged.hidden);
+    for condition in &ask.fences {
+        if !staged.fences.contains(condition) {
+            staged.fences.push(condition.clone());
+        }
+    }
+    if staged.fences.len() > FENCES_MAX {
+        return Err(StageRefused::FencesFull);
+    }
+    Ok(())
+}
+
+/// The one place where staged data becomes the state of the key.
+pub(crate) fn install(
+    next: &mut KeyRecord,
+    facts: &FenceFacts,
+    effects: &mut Vec<Effect>,
+    now: Now,
+) -> Result<(), FenceRefused> {
+    let Some(staged) = next.staged.as_ref() else { return Ok(()) };
+    facts.check(&staged.fences)?;
+    let Some(staged) = next.staged.take() else { return Ok(()) };
+    debug_assert_eq!(staged.version, next.version.next(), "versions grow by one per commit");
+    next.version = staged.version;
+    next.hidden = staged.hidden.unwrap_or(next.hidden);
+    next.updated_at = now.wall;
+    match staged.change {
+        Change::Keep => effects.push(Effect::Committed),
+        Change::Write(state) => {
+            drop_old(next.state.replace(state), effects);
+            effects.push(Effect::Committed);
+        }
+        Change::Remove => {
+            drop_old(next.state.take(), effects);
+            effects.push(Effect::Removed);
+        }
+    }
+    Ok(())
+}
+
+fn drop_old(old: Option<State>, effects: &mut Vec<Effect>) {
+    effects.extend(old.and_then(|state| state.blob().cloned()).map(Effect::DropBlob));
+}
+
+impl std::fmt::Display for Etag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What the server can do, free of HTTP: each operation loads through the hinge, asks core, and
+//! arranges waiting, streaming and listing around it.
+
+pub(crate) mod collect;
+pub(crate) mod document;
+pub(crate) mod event;
+pub(crate) mod lease;
+pub(crate) mod list;
+pub(crate) mod live;
+pub(crate) mod mutate;
+pub(crate) mod read;
+pub(crate) mod refused;
+pub(crate) mod state;
+pub(crate) mod wait;
+pub(crate) mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockd_core::key::{KeyName, NameRefused};
+use lockd_core::time::Span;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::commit::Records;
+use crate::ids::Ids;
+use crate::metrics::Metrics;
+use crate::tasks::Tasks;
+
+pub(crate) use refused::Refused;
+
+/// Bounds and defaults of the operations.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) default_namespace: String,
+    pub(crate) default_ttl: Span,
+    pub(crate) max_ttl: Span,
+    /// The longest wait of an acquire that asks for the server's own.
+    pub(crate) acquire_block: Span,
+    pub(crate) json_max: u64,
+    pub(crate) mutate_max: u64,
+    /// The longest pause between two pieces of a request body.
+    pub(crate) body_timeout: std::time::Duration,
+}
+
+/// The operations. Shared by all connections.
+pub(crate) struct App {
+    pub(crate) records: Arc<Records>,
+    pub(crate) ids: Ids,
+    pub(crate) limits: Limits,
+    pub(crate) tasks: Tasks,
+    /// Tells this process from earlier ones to those who resume a watch.
+    pub(crate) incarnation: String,
+    draining: AtomicBool,
+    drain: CancellationToken,
+}
+
+impl App {
+    pub(crate) fn new(records: Records, ids: Ids, limits: Limits, tasks: Tasks) -> Arc<Self> {
+        let incarnation = ids.unique();
+        Arc::new(Self {
+            records: Arc::new(records),
+            ids,
+            limits,
+            tasks,
+            incarnation,
+            draining: AtomicBool::new(false),
+            drain: CancellationToken::new(),
+        })
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.records.clock
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.records.metrics
+    }
+
+    /// From now on nothing new is granted, and nobody waits any longer.
+    pub(crate) fn start_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.drain.cancel();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Ready when draining begins.
+    pub(crate) async fn drained(&self) {
+        self.drain.cancelled().await;
+    }
+
+    /// A key as a caller names it; without a namespace, the default one is meant.
+    pub(crate) fn key(&self, namespace: Option<&str>, key: &str) -> Result<KeyName, NameRefused> {
+        KeyName::parse(self.namespace(namespace), key)
+    }
+
+    pub(crate) fn namespace<'a>(&'a self, namespace: Option<&'a str>) -> &'a str {
+        match namespace.map(str::trim) {
+            Some(namespace) if !namespace.is_empty() => namespace,
+            Some(_) | None => &self.limits.default_namespace,
+        }
+    }
+}

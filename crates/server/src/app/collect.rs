@@ -1,0 +1,57 @@
+//! Collecting blobs that nothing names: left behind by a crash, or by a delete that failed. No
+//! clock decides: a blob goes only when its key's record does not name it and the lease under
+//! which it was uploaded is over there, so that nobody can install it any more.
+
+use lockd_core::key::KeyName;
+use lockd_core::record::KeyRecord;
+use lockd_store::StoreError;
+
+use super::App;
+use super::document::parse_blob_name;
+use crate::commit::CommitError;
+
+const PAGE: usize = 256;
+
+impl App {
+    /// Looks at every blob once; how many were removed.
+    pub(crate) async fn collect(&self) -> Result<usize, StoreError> {
+        let mut removed = 0;
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.records.store().list_blobs(after.as_deref(), PAGE).await?;
+            for name in &page {
+                if self.tasks.is_stopping() {
+                    return Ok(removed);
+                }
+                if self.is_garbage(name).await? {
+                    self.records.store().delete_blob(name).await?;
+                    removed += 1;
+                }
+            }
+            match page.last() {
+                Some(last) => after = Some(last.clone()),
+                None => return Ok(removed),
+            }
+        }
+    }
+
+    async fn is_garbage(&self, name: &str) -> Result<bool, StoreError> {
+        // A name of another shape is not ours to judge.
+        let Some((key, token)) = parse_blob_name(name) else { return Ok(false) };
+        let record = self.ended_if_over(&key).await?;
+        let named = record.blobs().any(|blob| **blob == *name);
+        let uploading = record.lease.is_some() && record.fence == token;
+        Ok(!named && !uploading)
+    }
+
+    /// The record, after a lease whose time is over was ended in it.
+    async fn ended_if_over(&self, key: &KeyName) -> Result<KeyRecord, StoreError> {
+        match self.lapse(key).await {
+            Ok(()) => self.records.load(key).await,
+            Err(CommitError::Store(error)) => Err(error),
+            Err(CommitError::Contended | CommitError::Refused(())) => {
+                Err(StoreError::Unavailable("the record is contended".into()))
+            }
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Acquire, keepalive, release, revoke. Waiting happens here, in the order of arrival; a grant
+//! that nobody receives is given back at once.
+
+use std::sync::Arc;
+
+use lockd_core::answer::Stamp;
+use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
+use lockd_core::ids::{LeaseId, TxnId};
+use lockd_core::key::KeyName;
+use lockd_core::lease::{self, Acquire, AcquireRefused, Proof, ProofRefused, Release};
+use lockd_core::record::{Decided, Etag, KeyRecord, Lease, Version};
+use lockd_core::time::{Deadline, Now, Span, Tick};
+
+use super::wait::{Turn, Waiting};
+use super::{App, Refused};
+use crate::commit::CommitError;
+
+/// How long an acquire may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    No,
+    Forever,
+    AtMost(Span),
+}
+
+/// A wish to hold a key, as it came in.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireAsk {
+    pub(crate) key: KeyName,
+    pub(crate) owner: Box<str>,
+    pub(crate) ttl: Span,
+    pub(crate) block: Block,
+    pub(crate) if_not_exists: bool,
+    pub(crate) txn: Option<TxnId>,
+    pub(crate) stamp: Option<Stamp>,
+}
+
+/// A lease that was granted, with what the holder wants to know about the key.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) key: KeyName,
+    pub(crate) lease: Lease,
+    pub(crate) token: Fence,
+    pub(crate) version: Version,
+    pub(crate) etag: Option<Etag>,
+    /// Gives the lease back when dropped before the answer has left.
+    pub(crate) undelivered: Undelivered,
+}
+
+/// What stands in the way, with what is known about the key.
+#[derive(Clone, Debug)]
+struct Held {
+    until: Deadline,
+    version: Version,
+    etag: Option<Etag>,
+}
+
+enum Attempt {
+    Granted(Grant),
+    Held(Held),
+}
+
+/// What an attempt may bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Only {
+    /// A new lease, or the one that the same request got before.
+    New,
+    /// Nothing but the lease that the same request got before.
+    Again,
+}
+
+const ONE_KEY_PER_TXN: Refused = Refused::TxnConflict(
+    "this transaction holds another key, and transactions over several keys are not available yet",
+);
+
+fn granted_again(
+    record: &KeyRecord,
+    stamp: Option<Stamp>,
+    now: Now,
+) -> Result<Decided<Lease>, AcquireRefused> {
+    match lease::granted_before(record, stamp, now)? {
+        Some(lease) => Ok(Decided { record: None, answer: lease.clone(), effects: Vec::new() }),
+        None => Err(AcquireRefused::Held {
+            until: record.live_lease(now).map_or(now.plus(Span(1)), |lease| lease.expires),
+        }),
+    }
+}
+
+impl App {
+    /// Grants the key, waiting for it if asked to. Who waits is served in order of arrival, and
+    /// who does not wait never overtakes those who do.
+    pub(crate) async fn acquire(self: &Arc<Self>, ask: AcquireAsk) -> Result<Grant, Refused> {
+        self.refuse_draining()?;
+        let _claim = match &ask.txn {
+            Some(txn) => Some(self.records.live.claim(*txn, &ask.key).ok_or(ONE_KEY_PER_TXN)?),
+            None => None,
+        };
+        let held = if self.records.lines.has(&ask.key) {
+            // A repeated request may hold the key already; a new one stands behind the others.
+            match ask.stamp {
+                Some(_) => self.attempt(&ask, Only::Again).await?,
+                None => Attempt::Held(self.held_now(&ask.key)),
+            }
+        } else {
+            self.attempt(&ask, Only::New).await?
+        };
+        let held = match held {
+            Attempt::Granted(grant) => return Ok(grant),
+            Attempt::Held(held) => held,
+        };
+        let until = match ask.block {
+            Block::No => return Err(self.held(&held)),
+            Block::Forever => None,
+            Block::AtMost(span) => Some(self.clock().now().tick.plus(span)),
+        };
+        let lines = &self.records.lines;
+        let waiting = lines.join(&ask.key, ask.stamp.map(|stamp| stamp.id));
+        let waiting = waiting.map_err(|_| Refused::WaitersFull)?;
+        Box::pin(self.wait(ask, waiting, held, until)).await
+    }
+
+    /// Stands in line until granted, out of time, or sent away.
+    async fn wait(
+        self: &Arc<Self>,
+        ask: AcquireAsk,
+        waiting: Waiting,
+        mut held: Held,
+        until: Option<Tick>,
+    ) -> Result<Grant, Refused> {
+        loop {
+            let out_of_time = async {
+                match until {
+                    Some(tick) => self.clock().sleep_until(tick).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let turn = tokio::select! {
+                biased;
+                () = self.drained() => return Err(self.draining()),
+                turn = waiting.turn() => turn,
+                () = out_of_time => return Err(self.held(&held)),
+            };
+            if turn == Turn::TakenOver {
+                return Err(self.held(&held));
+            }
+            match self.attempt(&ask, Only::New).await? {
+                Attempt::Granted(grant) => return Ok(grant),
+                Attempt::Held(now_held) => held = now_held,
+            }
+        }
+    }
+
+    /// Asks once. Runs to its end even if the caller goes away; then the grant is given back.
+    async fn attempt(self: &Arc<Self>, ask: &AcquireAsk, only: Only) -> Result<Attempt, Refused> {
+        let app = Arc::clone(self);
+        let ask = ask.clone();
+        self.tasks.complete(async move { app.attempt_now(&ask, only).await }).await
+    }
+
+    async fn attempt_now(
+        self: &Arc<Self>,
+        ask: &AcquireAsk,
+        only: Only,
+    ) -> Result<Attempt, Refused> {
+        let now = self.clock().now();
+        let command = Acquire {
+            new_id: self.ids.lease_id(),
+            owner: ask.owner.clone(),
+            txn: ask.txn.unwrap_or_else(|| self.ids.txn_id(now.wall)),
+            explicit: ask.txn.is_some(),
+            ttl: ask.ttl,
+            if_not_exists: ask.if_not_exists,
+            stamp: ask.stamp,
+        };
+        let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| {
+            let seen = (record.version, record.state.as_ref().map(|state| state.etag));
+            let decided = match only {
+                Only::New => lease::acquire(record, &command, now),
+                Only::Again => granted_again(record, ask.stamp, now),
+            };
+            let decided = decided.map_err(|refused| (refused, seen))?;
+            let token = decided.record.as_ref().map_or(record.fence, |next| next.fence);
+            Ok(decided.map(|lease| (lease, token, seen)))
+        };
+        match self.records.commit(&ask.key, &[], decide).await {
+            Ok((lease, token, (version, etag))) => {
+                let undelivered = Undelivered::new(self, ask, &lease, token);
+                let key = ask.key.clone();
+                Ok(Attempt::Granted(Grant { key, lease, token, version, etag, undelivered }))
+            }
+            Err(CommitError::Refused((AcquireRefused::Held { until }, (version, etag)))) => {
+                Ok(Attempt::Held(Held { until, version, etag }))
+            }
+            Err(error) => {
+                // The key may be free all the same: the next in line must not wait in vain.
+                self.records.lines.wake(&ask.key);
+                Err(match error {
+                    CommitError::Refused((AcquireRefused::Exists, _)) => Refused::Exists,
+                    CommitError::Refused((AcquireRefused::Reused(reused), _)) => reused.into(),
+                    CommitError::Refused((AcquireRefused::Held { .. }, _)) => Refused::Contended,
+                    CommitError::Store(error) => Refused::Store(error),
+                    CommitError::Contended => Refused::Contended,
+                })
+            }
+        }
+    }
+
+    /// What is known about a key with a line, without asking the store.
+    fn held_now(&self, key: &KeyName) -> Held {
+        let now = self.clock().now();
+        let live = self.records.live.get(key);
+        let until = live.map_or_else(|| now.plus(Span(1)), |live| live.lease.expires);
+        Held { until, version: Version(0), etag: None }
+    }
+
+    fn held(&self, held: &Held) -> Refused {
+        let left = held.until.remaining(self.clock().now());
+        let known = held.version != Version(0);
+        Refused::Held {
+            retry_after: left.max(Span(1)),
+            version: known.then_some(held.version),
+            etag: held.etag,
+        }
+    }
+
+    pub(crate) fn refuse_draining(&self) -> Result<(), Refused> {
+        if self.is_draining() { Err(self.draining()) } else { Ok(()) }
+    }
+
+    fn draining(&self) -> Refused {
+        Refused::Draining { retry_after: Span::secs(1) }
+    }
+
+    /// Gives a lease a new time to live.
+    pub(crate) async fn keepalive(
+        self: &Arc<Self>,
+        key: KeyName,
+        proof: Proof,
+        ttl: Span,
+    ) -> Result<(Lease, Fence), Refused> {
+        let app = Arc::clone(self);
+        let work = async move {
+            let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| {
+                let token = record.fence;
+                let decided = lease::renew(record, &proof, ttl, now)?;
+                Ok::<_, ProofRefused>(decided.map(|lease| (lease, token)))
+            };
+            app.records.commit(&key, &[], decide).await.map_err(Refused::from)
+        };
+        self.counted(self.tasks.complete(work).await)
+    }
+
+    /// Ends a lease and commits what it staged, or forgets it.
+    pub(crate) async fn release(
+        self: &Arc<Self>,
+        key: KeyName,
+        ask: Release,
+    ) -> Result<(), Refused> {
+        let app = Arc::clone(self);
+        let work = async move {
+            let fences = keys_of(&ask.fences);
+            let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
+                lease::release(record, &ask, facts, now)
+            };
+            app.records.commit(&key, &fences, decide).await.map_err(Refused::from)
+        };
+        self.counted(self.tasks.complete(work).await)
+    }
+
+    /// Takes a key from its holder by order of an operator. The former owner, if there was one,
+    /// and the token now.
+    pub(crate) async fn revoke(
+        self: &Arc<Self>,
+        key: KeyName,
+        reason: String,
+    ) -> Result<(Option<Box<str>>, Fence), Refused> {
+        let app = Arc::clone(self);
+        let work = async move {
+            let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| {
+                let Some(decided) = lease::revoke(record, &reason, now) else {
+                    return Err(NotHeld(if record.stored { record.fence } else { Fence(0) }));
+                };
+                let token = decided.record.as_ref().map_or(record.fence, |next| next.fence);
+                Ok(decided.map(|lease| (lease.owner, token)))
+            };
+            match app.records.commit(&key, &[], decide).await {
+                Ok((owner, token)) => {
+                    tracing::warn!(
+                        target: "lockd::audit",
+                        %key, %owner, token = token.0, %reason, "lease revoked by an operator"
+                    );
+                    Ok((Some(owner), token))
+                }
+                Err(CommitError::Refused(NotHeld(token))) => Ok((None, token)),
+                Err(CommitError::Store(error)) => Err(Refused::Store(error)),
+                Err(CommitError::Contended) => Err(Refused::Contended),
+            }
+        };
+        self.tasks.complete(work).await
+    }
+
+    /// Ends the lease of a key if its time is over.
+    pub(crate) async fn lapse(&self, key: &KeyName) -> Result<(), CommitError<()>> {
+        let decide =
+            |record: &KeyRecord, _: &FenceFacts, now: Now| lease::lapse(record, now).ok_or(());
+        match self.records.commit(key, &[], decide).await {
+            Ok(()) | Err(CommitError::Refused(())) => Ok(()),
+            Err(error @ (CommitError::Store(_) | CommitError::Contended)) => Err(error),
+        }
+    }
+
+    /// The key of a lease that is named by its id alone.
+    pub(crate) fn key_of_lease(&self, lease: &LeaseId) -> Option<KeyName> {
+        self.records.live.key_of(lease)
+    }
+
+    /// Counts writes that were fenced off.
+    pub(crate) fn counted<T>(&self, outcome: Result<T, Refused>) -> Result<T, Refused> {
+        match &outcome {
+            Err(Refused::Fence(_)) => self.metrics().fenced("condition"),
+            Err(Refused::Proof(ProofRefused::Fenced { .. })) => self.metrics().fenced("key"),
+            Ok(_) | Err(_) => {}
+        }
+        outcome
+    }
+}
+
+/// Nobody holds the key, whose token is this.
+struct NotHeld(Fence);
+
+pub(crate) fn keys_of(fences: &[FenceCondition]) -> Vec<KeyName> {
+    fences.iter().map(|condition| condition.key.clone()).collect()
+}
+
+/// A grant on its way to its holder. Dropped on the way, the lease is given back at once; with an
+/// idempotency key it is kept for the retry.
+pub(crate) struct Undelivered {
+    back: Option<(Arc<App>, KeyName, Proof)>,
+}
+
+impl std::fmt::Debug for Undelivered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Undelivered").field("armed", &self.back.is_some()).finish()
+    }
+}
+
+impl Undelivered {
+    fn new(app: &Arc<App>, ask: &AcquireAsk, lease: &Lease, token: Fence) -> Self {
+        if ask.stamp.is_some() {
+            return Self { back: None };
+        }
+        let proof =
+            Proof { lease: lease.id.clone(), fence: Some(token), txn: Some(lease.txn) };
+        Self { back: Some((Arc::clone(app), ask.key.clone(), proof)) }
+    }
+
+    /// The holder has it.
+    pub(crate) fn delivered(mut self) {
+        self.back = None;
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        let Some((app, key, proof)) = self.back.take() else { return };
+        let tasks = app.tasks.clone();
+        tasks.spawn("give back", async move {
+            let ask = Release { proof, rollback: true, fences: Vec::new(), stamp: None };
+            if let Err(error) = app.release(key.clone(), ask).await {
+                tracing::warn!(%key, %error, "an undelivered lease stays until it expires");
+            }
+        });
+    }
+}

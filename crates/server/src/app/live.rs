@@ -1,0 +1,255 @@
+//! The leases that are held now, in memory: for the timer that ends them, for the operator's
+//! list, and to find a key by its lease id alone. A mirror of durable records, changed only after
+//! a commit and rebuilt from the store's index at start.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::ops::Bound;
+
+use lockd_core::ids::{LeaseId, TxnId};
+use lockd_core::key::KeyName;
+use lockd_core::record::{KeyRecord, Lease};
+use lockd_core::time::{Now, Tick};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// How many ended leases can still be found by id, so that a repeated release gets its answer.
+const ENDED_MAX: usize = 16 * 1024;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) lease: Lease,
+    pub(crate) token: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct LiveTable {
+    inner: Mutex<Inner>,
+    /// Told when an earlier deadline than all others came in.
+    sooner: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    by_key: BTreeMap<KeyName, Live>,
+    by_lease: HashMap<LeaseId, KeyName>,
+    by_txn: HashMap<TxnId, KeyName>,
+    ended: VecDeque<LeaseId>,
+    /// May hold deadlines that were moved since; each is looked up when it comes.
+    deadlines: BinaryHeap<Reverse<(Tick, KeyName)>>,
+}
+
+impl LiveTable {
+    /// Takes over what a commit left in the record.
+    pub(crate) fn follow(&self, key: &KeyName, record: &KeyRecord) {
+        let mut inner = self.inner.lock();
+        match &record.lease {
+            Some(lease) => {
+                if inner.set(key, lease, record.fence.0) {
+                    self.sooner.notify_one();
+                }
+            }
+            None => inner.end(key),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inner.lock().by_key.len()
+    }
+
+    pub(crate) fn get(&self, key: &KeyName) -> Option<Live> {
+        self.inner.lock().by_key.get(key).cloned()
+    }
+
+    /// The key that a lease holds, or held until recently.
+    pub(crate) fn key_of(&self, lease: &LeaseId) -> Option<KeyName> {
+        self.inner.lock().by_lease.get(lease).cloned()
+    }
+
+    /// Claims a transaction for one key; `None` while it holds or claims another.
+    pub(crate) fn claim(&self, txn: TxnId, key: &KeyName) -> Option<Claim<'_>> {
+        let mut inner = self.inner.lock();
+        let holder = inner.by_txn.entry(txn).or_insert_with(|| key.clone());
+        (holder == key).then(|| Claim { table: self, txn, key: key.clone() })
+    }
+
+    /// A page of leases in key order, after `after`, whose full name starts with `prefix`.
+    pub(crate) fn page(
+        &self,
+        prefix: &str,
+        after: Option<&KeyName>,
+        limit: usize,
+    ) -> Vec<(KeyName, Live)> {
+        let inner = self.inner.lock();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = inner.by_key.range::<KeyName, _>((start, Bound::Unbounded));
+        rest.filter(|(key, _)| key.as_str().starts_with(prefix))
+            .take(limit)
+            .map(|(key, live)| (key.clone(), live.clone()))
+            .collect()
+    }
+
+    /// The keys whose leases have run out, at most `limit`, taken off the timer.
+    pub(crate) fn take_due(&self, now: Now, limit: usize) -> Vec<KeyName> {
+        let mut inner = self.inner.lock();
+        let mut due = Vec::new();
+        while due.len() < limit {
+            match inner.deadlines.peek() {
+                Some(Reverse((tick, _))) if *tick <= now.tick => {}
+                Some(_) | None => break,
+            }
+            let Some(Reverse((_, key))) = inner.deadlines.pop() else { break };
+            let Some(live) = inner.by_key.get(&key) else { continue };
+            if live.lease.is_live(now) {
+                let tick = live.lease.expires.tick;
+                inner.deadlines.push(Reverse((tick, key)));
+            } else {
+                due.push(key);
+            }
+        }
+        due
+    }
+
+    /// Puts a key back on the timer, to be tried again at `tick`.
+    pub(crate) fn try_again(&self, key: KeyName, tick: Tick) {
+        self.inner.lock().deadlines.push(Reverse((tick, key)));
+        self.sooner.notify_one();
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Tick> {
+        self.inner.lock().deadlines.peek().map(|Reverse((tick, _))| *tick)
+    }
+
+    /// Waits until there may be an earlier deadline than before.
+    pub(crate) async fn sooner(&self) {
+        self.sooner.notified().await;
+    }
+}
+
+/// A transaction's claim on a key while a lease under it is asked for.
+pub(crate) struct Claim<'a> {
+    table: &'a LiveTable,
+    txn: TxnId,
+    key: KeyName,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.table.inner.lock();
+        let granted = inner.by_key.get(&self.key).is_some_and(|live| live.lease.txn == self.txn);
+        if !granted {
+            inner.by_txn.remove(&self.txn);
+        }
+    }
+}
+
+impl Inner {
+    /// `true` when this deadline is now the first.
+    fn set(&mut self, key: &KeyName, lease: &Lease, token: u64) -> bool {
+        let known = self.by_key.get(key).map(|live| (live.lease.id == lease.id, live.lease.expires));
+        let same = known.is_some_and(|(same, _)| same);
+        if !same {
+            self.end(key);
+            self.by_lease.insert(lease.id.clone(), key.clone());
+            self.by_txn.insert(lease.txn, key.clone());
+        }
+        let deadline = lease.expires.tick;
+        self.by_key.insert(key.clone(), Live { lease: lease.clone(), token });
+        // A later deadline of the same lease is found when the earlier one comes.
+        if same && known.is_some_and(|(_, before)| before.tick <= deadline) {
+            return false;
+        }
+        let first = self.deadlines.peek().is_none_or(|Reverse((tick, _))| deadline < *tick);
+        self.deadlines.push(Reverse((deadline, key.clone())));
+        first
+    }
+
+    fn end(&mut self, key: &KeyName) {
+        let Some(live) = self.by_key.remove(key) else { return };
+        self.by_txn.remove(&live.lease.txn);
+        self.ended.push_back(live.lease.id);
+        if self.ended.len() > ENDED_MAX
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.by_lease.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockd_core::ids::{LeaseId, TxnId};
+    use lockd_core::key::KeyName;
+    use lockd_core::record::{KeyRecord, Lease};
+    use lockd_core::time::{Deadline, Now, Span, Tick, UnixMillis};
+
+    use super::LiveTable;
+
+    fn key(name: &str) -> KeyName {
+        KeyName::parse("default", name).unwrap()
+    }
+
+    fn held(id: &str, until: u64) -> KeyRecord {
+        let lease = Lease {
+            id: LeaseId::new(id),
+            owner: "o".into(),
+            txn: TxnId::parse("00000000000000000000").unwrap(),
+            explicit: false,
+            ttl: Span(1),
+            granted_at: UnixMillis(0),
+            expires: Deadline { tick: Tick(until), wall: UnixMillis(until) },
+        };
+        KeyRecord { lease: Some(lease), ..KeyRecord::default() }
+    }
+
+    fn at(tick: u64) -> Now {
+        Now { tick: Tick(tick), wall: UnixMillis(0) }
+    }
+
+    #[test]
+    fn leases_come_due_in_order_and_once() {
+        let table = LiveTable::default();
+        table.follow(&key("b"), &held("2", 20));
+        table.follow(&key("a"), &held("1", 10));
+        assert_eq!(table.next_deadline(), Some(Tick(10)));
+        assert_eq!(table.take_due(at(9), 9), []);
+        assert_eq!(table.take_due(at(20), 9), [key("a"), key("b")]);
+        assert_eq!(table.take_due(at(30), 9), []);
+    }
+
+    #[test]
+    fn a_renewed_lease_comes_due_at_its_new_time() {
+        let table = LiveTable::default();
+        table.follow(&key("a"), &held("1", 10));
+        table.follow(&key("a"), &held("1", 30));
+        assert_eq!(table.take_due(at(10), 9), []);
+        assert_eq!(table.next_deadline(), Some(Tick(30)));
+        table.follow(&key("a"), &held("1", 20));
+        assert_eq!(table.take_due(at(20), 9), [key("a")]);
+    }
+
+    #[test]
+    fn an_ended_lease_is_still_found_by_its_id_but_not_listed() {
+        let table = LiveTable::default();
+        table.follow(&key("a"), &held("1", 10));
+        table.follow(&key("a"), &KeyRecord::default());
+        assert_eq!(table.len(), 0);
+        assert_eq!(table.key_of(&LeaseId::new("1")), Some(key("a")));
+        assert!(table.page("", None, 9).is_empty());
+        assert_eq!(table.take_due(at(99), 9), []);
+    }
+
+    #[test]
+    fn pages_follow_the_order_of_keys() {
+        let table = LiveTable::default();
+        for name in ["a/1", "a/2", "b"] {
+            table.follow(&key(name), &held(name, 10));
+        }
+        let names = |after: Option<&KeyName>, limit| {
+            let page = table.page("default/a", after, limit);
+            page.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        };
+        assert_eq!(names(None, 1), [key("a/1")]);
+        assert_eq!(names(Some(&key("a/1")), 9), [key("a/2")]);
+    }
+}

@@ -1,0 +1,126 @@
+//! Reading documents: the committed one for everybody, the staged one for its holder, and several
+//! as of one moment. A large document may be replaced between reading its name and opening it;
+//! then the name is read again.
+
+use std::sync::Arc;
+
+use lockd_core::key::KeyName;
+use lockd_core::lease::{self, Proof};
+use lockd_core::record::{Content, Etag, KeyRecord, State, Version};
+use lockd_store::{BlobReader, StoreError};
+
+use super::{App, Refused};
+
+/// How often a document may slip away while it is opened.
+const ATTEMPTS_MAX: usize = 8;
+
+/// A document, ready to be sent.
+pub(crate) struct Document {
+    pub(crate) version: Version,
+    pub(crate) etag: Etag,
+    pub(crate) bytes: u64,
+    pub(crate) content: Source,
+}
+
+pub(crate) enum Source {
+    Inline(Arc<[u8]>),
+    Blob(Box<dyn BlobReader>),
+}
+
+/// One key of a read of several.
+pub(crate) struct Entry {
+    pub(crate) key: KeyName,
+    pub(crate) version: Version,
+    pub(crate) document: Option<Document>,
+}
+
+impl App {
+    /// The committed document.
+    pub(crate) async fn get_public(&self, key: &KeyName) -> Result<Option<Document>, Refused> {
+        for _ in 0..ATTEMPTS_MAX {
+            let record = self.records.load(key).await?;
+            match self.open(record.version, record.state.as_ref()).await {
+                Err(StoreError::NoBlob) => {}
+                opened => return Ok(opened?),
+            }
+        }
+        Err(Refused::ReadConflict)
+    }
+
+    /// What the holder sees, and its token.
+    pub(crate) async fn get_held(
+        &self,
+        key: &KeyName,
+        proof: &Proof,
+    ) -> Result<(Option<Document>, u64), Refused> {
+        for _ in 0..ATTEMPTS_MAX {
+            let record = self.records.load(key).await?;
+            let checked = lease::check(&record, proof, self.clock().now());
+            self.counted(checked.map_err(Refused::from))?;
+            let (version, state) = record.holder_view();
+            match self.open(version, state).await {
+                Err(StoreError::NoBlob) => {}
+                opened => return Ok((opened?, record.fence.0)),
+            }
+        }
+        Err(Refused::ReadConflict)
+    }
+
+    pub(crate) async fn describe(&self, key: &KeyName) -> Result<KeyRecord, Refused> {
+        Ok(self.records.load(key).await?)
+    }
+
+    /// Several committed documents as of one moment, all opened before any is sent.
+    pub(crate) async fn read_many(&self, keys: Vec<KeyName>) -> Result<Vec<Entry>, Refused> {
+        for _ in 0..ATTEMPTS_MAX {
+            let records = self.records.load_many(&keys).await?;
+            match self.open_all(&keys, &records).await {
+                Err(StoreError::NoBlob) => {}
+                opened => return Ok(opened?),
+            }
+        }
+        Err(Refused::ReadConflict)
+    }
+
+    async fn open_all(
+        &self,
+        keys: &[KeyName],
+        records: &[KeyRecord],
+    ) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = Vec::with_capacity(keys.len());
+        for (key, record) in keys.iter().zip(records) {
+            let document = self.open(record.version, record.state.as_ref()).await?;
+            entries.push(Entry { key: key.clone(), version: record.version, document });
+        }
+        Ok(entries)
+    }
+
+    async fn open(
+        &self,
+        version: Version,
+        state: Option<&State>,
+    ) -> Result<Option<Document>, StoreError> {
+        let Some(state) = state else { return Ok(None) };
+        let content = match &state.content {
+            Content::Inline(bytes) => Source::Inline(Arc::clone(bytes)),
+            Content::Blob(name) => Source::Blob(self.records.store().get_blob(name).await?),
+        };
+        Ok(Some(Document { version, etag: state.etag, bytes: state.bytes, content }))
+    }
+}
+
+impl Document {
+    /// The whole document in memory, for those who bound its size first.
+    pub(crate) async fn into_bytes(self) -> Result<Vec<u8>, StoreError> {
+        match self.content {
+            Source::Inline(bytes) => Ok(bytes.to_vec()),
+            Source::Blob(mut reader) => {
+                let mut whole = Vec::new();
+                while let Some(piece) = reader.next().await? {
+                    whole.extend_from_slice(&piece);
+                }
+                Ok(whole)
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Update, metadata and remove: writes under a lease. Whether the lease still lives is tested
+//! again in the commit itself, because a body may take longer to arrive than its lease lives.
+
+use std::sync::Arc;
+
+use lockd_core::answer::{Stamp, Written};
+use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
+use lockd_core::key::KeyName;
+use lockd_core::lease::{self, Proof};
+use lockd_core::record::{Change, Etag, KeyRecord};
+use lockd_core::state::{self, Guard, Stage, Then};
+use lockd_core::time::Now;
+use lockd_store::StoreError;
+
+use super::document::{Expected, Incoming, Pieces, Upload};
+use super::lease::keys_of;
+use super::{App, Refused};
+use crate::commit::CommitError;
+
+/// What every write under a lease carries.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteAsk {
+    pub(crate) key: KeyName,
+    pub(crate) proof: Proof,
+    pub(crate) guard: Guard,
+    pub(crate) hidden: Option<bool>,
+    pub(crate) fences: Vec<FenceCondition>,
+    pub(crate) then: Then,
+    pub(crate) stamp: Option<Stamp>,
+}
+
+impl WriteAsk {
+    pub(crate) fn stage(self, change: Change) -> Stage {
+        Stage {
+            proof: self.proof,
+            guard: self.guard,
+            change,
+            hidden: self.hidden,
+            fences: self.fences,
+            then: self.then,
+            stamp: self.stamp,
+        }
+    }
+}
+
+impl App {
+    /// Stages a new document, or commits it at once. `early` looks at the lease before the body
+    /// is read: worth it for bodies that are long or of unknown length.
+    pub(crate) async fn update(
+        self: &Arc<Self>,
+        ask: WriteAsk,
+        body: &mut Pieces,
+        expected: Expected,
+        early: bool,
+    ) -> Result<Written, Refused> {
+        let token = match ask.proof.fence {
+            Some(token) if !early => token,
+            Some(_) | None => self.check(&ask.key, &ask.proof).await?,
+        };
+        let upload = Upload { app: self, key: &ask.key, token };
+        let incoming = self.counted(upload.take(body, &expected, &ask.proof).await)?;
+        // The same idempotency key with another document is another request.
+        let stamp = ask.stamp.map(|stamp| stamp_with(stamp, &incoming.state.etag));
+        self.install(WriteAsk { stamp, ..ask }, incoming, |_| true).await
+    }
+
+    /// Commits a write that has come in. `base` must accept the record as it is then; when it
+    /// does not, the write is contended.
+    pub(crate) async fn install(
+        self: &Arc<Self>,
+        ask: WriteAsk,
+        incoming: Incoming,
+        base: impl Fn(&KeyRecord) -> bool + Send + Sync + 'static,
+    ) -> Result<Written, Refused> {
+        let app = Arc::clone(self);
+        let work = async move {
+            let key = ask.key.clone();
+            let fences = keys_of(&ask.fences);
+            let stage = ask.stage(Change::Write(incoming.state.clone()));
+            let mut named = false;
+            let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
+                if !base(record) {
+                    return Err(Moved::Base);
+                }
+                let decided = state::stage(record, &stage, facts, now).map_err(Moved::Refused)?;
+                named = decided.record.is_some();
+                Ok(decided)
+            };
+            let outcome = app.records.commit(&key, &fences, decide).await;
+            // A write of unknown outcome may have named the blob: then the collector decides.
+            let unknown = matches!(outcome, Err(CommitError::Store(StoreError::Unknown(_))));
+            if unknown || (named && outcome.is_ok()) {
+                incoming.settled();
+            }
+            match outcome {
+                Ok(written) => Ok(written),
+                Err(CommitError::Refused(Moved::Refused(refused))) => Err(refused.into()),
+                Err(CommitError::Refused(Moved::Base) | CommitError::Contended) => {
+                    Err(Refused::Contended)
+                }
+                Err(CommitError::Store(error)) => Err(Refused::Store(error)),
+            }
+        };
+        self.counted(self.tasks.complete(work).await)
+    }
+
+    /// A write without a document: removing it, or changing what is known about it.
+    pub(crate) async fn change(
+        self: &Arc<Self>,
+        ask: WriteAsk,
+        change: Change,
+    ) -> Result<Written, Refused> {
+        let app = Arc::clone(self);
+        let work = async move {
+            let key = ask.key.clone();
+            let fences = keys_of(&ask.fences);
+            let stage = ask.stage(change);
+            let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
+                state::stage(record, &stage, facts, now)
+            };
+            app.records.commit(&key, &fences, decide).await.map_err(Refused::from)
+        };
+        self.counted(self.tasks.complete(work).await)
+    }
+
+    /// Whether the caller holds the key now; the token under which it does.
+    pub(crate) async fn check(&self, key: &KeyName, proof: &Proof) -> Result<Fence, Refused> {
+        let record = self.records.load(key).await?;
+        let held = lease::check(&record, proof, self.clock().now()).map(|_| record.fence);
+        self.counted(held.map_err(Refused::from))
+    }
+}
+
+enum Moved {
+    Base,
+    Refused(state::StageRefused),
+}
+
+fn stamp_with(stamp: Stamp, etag: &Etag) -> Stamp {
+    let [low @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = etag.0;
+    Stamp { request: stamp.request ^ u128::from_le_bytes(low), ..stamp }
+}

@@ -1,0 +1,294 @@
+//! Who waits for which key, in order of arrival. Only the first in line may ask for the key, and
+//! it asks when told that the key may be free. A waiter that goes away leaves its place without
+//! disturbing the others.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use lockd_core::key::KeyName;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// All lines of one server.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    lines: Mutex<HashMap<KeyName, Line>>,
+    count: AtomicUsize,
+    max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    places: VecDeque<Arc<Place>>,
+    /// The same request, sent again, finds the place of the first by its stamp.
+    stamped: HashMap<u128, Arc<Place>>,
+    /// How many of them were left.
+    left: usize,
+    /// The key may have become free since the first in line last asked.
+    may_be_free: bool,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    stamp: Option<u128>,
+    turn: Notify,
+    left: AtomicBool,
+    /// Counts the requests that have stood here; the latest one owns the place.
+    occupant: AtomicU64,
+}
+
+/// A place in line. Dropping it leaves the line.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    lines: Arc<Lines>,
+    key: KeyName,
+    place: Arc<Place>,
+    occupant: u64,
+}
+
+/// Every place is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// Why a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// First in line, and the key may be free.
+    Ask,
+    /// The same request came again and stands here now.
+    TakenOver,
+}
+
+impl Lines {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { lines: Mutex::default(), count: AtomicUsize::new(0), max })
+    }
+
+    /// Whether anybody waits for the key.
+    pub(crate) fn has(&self, key: &KeyName) -> bool {
+        self.lines.lock().contains_key(key)
+    }
+
+    pub(crate) fn len(&self, key: &KeyName) -> usize {
+        self.lines.lock().get(key).map_or(0, |line| line.places.len() - line.left)
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Goes to the end of the line, or to the place where the same request already stands.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        key: &KeyName,
+        stamp: Option<u128>,
+    ) -> Result<Waiting, Full> {
+        let mut lines = self.lines.lock();
+        let line = lines.entry(key.clone()).or_default();
+        if let Some(place) = stamp.and_then(|stamp| line.stamped.get(&stamp)).cloned() {
+            let occupant = place.occupant.fetch_add(1, Ordering::AcqRel) + 1;
+            if line.places.front().is_some_and(|first| Arc::ptr_eq(first, &place)) {
+                // The former one may have been about to ask.
+                line.may_be_free = true;
+            }
+            place.turn.notify_one();
+            return Ok(Waiting { lines: Arc::clone(self), key: key.clone(), place, occupant });
+        }
+        if self.count.load(Ordering::Relaxed) >= self.max {
+            if line.places.is_empty() {
+                lines.remove(key);
+            }
+            return Err(Full);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let place = Arc::new(Place { stamp, ..Place::default() });
+        if let Some(stamp) = stamp {
+            line.stamped.insert(stamp, Arc::clone(&place));
+        }
+        line.places.push_back(Arc::clone(&place));
+        if line.places.len() == 1 {
+            // Nobody was told on its behalf: it looks once by itself.
+            line.may_be_free = true;
+            place.turn.notify_one();
+        }
+        Ok(Waiting { lines: Arc::clone(self), key: key.clone(), place, occupant: 0 })
+    }
+
+    /// The key may be free: tells the first in line.
+    pub(crate) fn wake(&self, key: &KeyName) {
+        let mut lines = self.lines.lock();
+        if let Some(line) = lines.get_mut(key) {
+            line.may_be_free = true;
+            if let Some(first) = line.places.front() {
+                first.turn.notify_one();
+            }
+        }
+    }
+
+    fn is_turn(&self, key: &KeyName, place: &Arc<Place>) -> bool {
+        let mut lines = self.lines.lock();
+        let Some(line) = lines.get_mut(key) else { return false };
+        let first = line.places.front().is_some_and(|first| Arc::ptr_eq(first, place));
+        let ask = first && line.may_be_free;
+        if ask {
+            line.may_be_free = false;
+        }
+        ask
+    }
+
+    fn leave(&self, key: &KeyName, place: &Arc<Place>) {
+        let mut lines = self.lines.lock();
+        place.left.store(true, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        let Some(line) = lines.get_mut(key) else { return };
+        line.left += 1;
+        if let Some(stamp) = place.stamp {
+            line.stamped.remove(&stamp);
+        }
+        let was_first = line.places.front().is_some_and(|first| Arc::ptr_eq(first, place));
+        line.drop_left();
+        match line.places.front() {
+            None => {
+                lines.remove(key);
+            }
+            Some(first) if was_first => first.turn.notify_one(),
+            Some(_) => {}
+        }
+    }
+}
+
+impl Line {
+    /// Takes places that were left off the front, and all of them when they are too many.
+    fn drop_left(&mut self) {
+        while self.places.front().is_some_and(|place| place.left.load(Ordering::Relaxed)) {
+            self.places.pop_front();
+            self.left -= 1;
+        }
+        if self.left > 32 && self.left > self.places.len() / 2 {
+            self.places.retain(|place| !place.left.load(Ordering::Relaxed));
+            self.left = 0;
+        }
+    }
+}
+
+impl Waiting {
+    /// Waits for the turn to ask for the key. After a refused ask, wait again.
+    pub(crate) async fn turn(&self) -> Turn {
+        loop {
+            self.place.turn.notified().await;
+            if !self.is_occupant() {
+                // The one who stands here now may have been meant.
+                self.place.turn.notify_one();
+                return Turn::TakenOver;
+            }
+            if self.lines.is_turn(&self.key, &self.place) {
+                return Turn::Ask;
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn is_occupant(&self) -> bool {
+        self.place.occupant.load(Ordering::Acquire) == self.occupant
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.is_occupant() {
+            self.lines.leave(&self.key, &self.place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+    use lockd_core::key::KeyName;
+
+    use super::{Full, Lines, Turn, Waiting};
+
+    fn key() -> KeyName {
+        KeyName::parse("default", "k").unwrap()
+    }
+
+    fn join(lines: &Arc<Lines>) -> Waiting {
+        lines.join(&key(), None).unwrap()
+    }
+
+    fn asks(waiting: &Waiting) -> bool {
+        waiting.turn().now_or_never() == Some(Turn::Ask)
+    }
+
+    #[test]
+    fn the_first_looks_once_and_then_only_when_told() {
+        let lines = Lines::new(10);
+        let (first, second) = (join(&lines), join(&lines));
+        assert!(asks(&first));
+        assert!(!asks(&first) && !asks(&second));
+        lines.wake(&key());
+        assert!(!asks(&second), "not its turn");
+        assert!(asks(&first));
+    }
+
+    #[test]
+    fn who_leaves_is_skipped_and_the_wake_up_is_not_lost() {
+        let lines = Lines::new(10);
+        let (first, second, third) = (join(&lines), join(&lines), join(&lines));
+        assert!(asks(&first));
+        drop(second);
+        lines.wake(&key());
+        drop(first);
+        assert!(asks(&third), "the key was told free to one who then left");
+    }
+
+    #[test]
+    fn the_next_in_line_does_not_ask_before_it_is_told() {
+        let lines = Lines::new(10);
+        let (first, second) = (join(&lines), join(&lines));
+        assert!(asks(&first));
+        drop(first);
+        assert!(!asks(&second), "the first was granted the key");
+        lines.wake(&key());
+        assert!(asks(&second));
+    }
+
+    #[test]
+    fn the_same_request_again_takes_over_the_place() {
+        let lines = Lines::new(10);
+        let first = lines.join(&key(), Some(7)).unwrap();
+        let second = join(&lines);
+        assert!(asks(&first));
+        let again = lines.join(&key(), Some(7)).unwrap();
+        assert_eq!(first.turn().now_or_never(), Some(Turn::TakenOver));
+        drop(first);
+        assert_eq!(lines.len(&key()), 2);
+        assert!(asks(&again));
+        assert!(!asks(&second));
+    }
+
+    #[test]
+    fn lines_are_bounded_and_vanish_when_empty() {
+        let lines = Lines::new(1);
+        let only = join(&lines);
+        assert_eq!(lines.join(&key(), None).unwrap_err(), Full);
+        drop(only);
+        assert!(!lines.has(&key()));
+        assert_eq!(lines.total(), 0);
+    }
+
+    #[test]
+    fn many_who_leave_do_not_pile_up() {
+        let lines = Lines::new(10_000);
+        let first = join(&lines);
+        for _ in 0..10_000 {
+            drop(join(&lines).turn().now_or_never());
+        }
+        assert!(lines.lines.lock()[&key()].places.len() < 100);
+        drop(first);
+    }
+}

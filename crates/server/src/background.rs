@@ -1,0 +1,102 @@
+//! Work beside requests. Each pass takes no argument and may run twice: it looks at what there is
+//! and brings it in order, woken by a timer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use lockd_core::key::KeyName;
+use lockd_core::time::Span;
+
+use crate::app::App;
+use crate::commit::LEASE_PREFIX;
+
+/// How many leases are ended at a time.
+const REAP_AT_ONCE: usize = 256;
+/// When a lease could not be ended because the store did not work, it is tried again after this.
+const REAP_AGAIN: Span = Span(500);
+
+/// Ends each lease when its time is over, to the millisecond as far as the store allows.
+pub(crate) async fn reap(app: Arc<App>) {
+    let live = &app.records.live;
+    loop {
+        let due = live.take_due(app.clock().now(), REAP_AT_ONCE);
+        if !due.is_empty() {
+            end_all(&app, due).await;
+            continue;
+        }
+        let next = live.next_deadline();
+        let deadline = async {
+            match next {
+                Some(tick) => app.clock().sleep_until(tick).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = deadline => {}
+            () = live.sooner() => {}
+            () = app.tasks.stopping() => return,
+        }
+    }
+}
+
+async fn end_all(app: &Arc<App>, due: Vec<KeyName>) {
+    let mut ending: FuturesUnordered<_> = due
+        .into_iter()
+        .map(|key| async move {
+            if let Err(error) = app.lapse(&key).await {
+                tracing::debug!(%key, %error, "an expired lease could not be cleared yet");
+                let again = app.clock().now().tick.plus(REAP_AGAIN);
+                app.records.live.try_again(key, again);
+            }
+        })
+        .collect();
+    while ending.next().await.is_some() {}
+}
+
+/// Finds leases that are in the store's index but not on the timer, and puts them there.
+pub(crate) async fn sweep(app: Arc<App>, every: Duration) {
+    while pause(&app, every).await {
+        let mut after: Option<Arc<str>> = None;
+        loop {
+            let page = app.records.store().scan(LEASE_PREFIX, after.as_deref(), 1_000).await;
+            let Ok(page) = page else { break };
+            for (name, _) in &page {
+                let key = name.strip_prefix(LEASE_PREFIX).unwrap_or_default();
+                let Ok(key) = KeyName::parse_full(key) else { continue };
+                if app.records.live.get(&key).is_none() {
+                    if let Err(error) = app.records.adopt(&key).await {
+                        tracing::debug!(%key, %error, "a lease could not be looked at yet");
+                    }
+                }
+            }
+            match page.last() {
+                Some((last, _)) => after = Some(Arc::clone(last)),
+                None => break,
+            }
+        }
+    }
+}
+
+/// Removes blobs that nothing names: once at start, then every so often.
+pub(crate) async fn collect(app: Arc<App>, every: Duration) {
+    loop {
+        match app.collect().await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "unused blobs removed"),
+            Err(error) => tracing::warn!(%error, "unused blobs could not be looked through"),
+        }
+        if !pause(&app, every).await {
+            return;
+        }
+    }
+}
+
+/// `false` when the server stops instead.
+async fn pause(app: &App, span: Duration) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(span) => true,
+        () = app.tasks.stopping() => false,
+    }
+}

@@ -1,0 +1,323 @@
+//! The hinge: the only file that loads a record, asks core, writes if nothing changed in between,
+//! and lets the consequences follow once the write is durable. It does not know what a lease is
+//! for; core does.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockd_core::fence::{Fence, FenceFacts};
+use lockd_core::key::KeyName;
+use lockd_core::record::{Decided, Effect, KeyRecord, Staged};
+use lockd_core::time::Now;
+use lockd_store::{Expect, Name, Op, Store, StoreError, Stored, Write, codec};
+use tokio::sync::Mutex;
+
+use crate::app::event::EventHub;
+use crate::app::live::LiveTable;
+use crate::app::wait::Lines;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::tasks::Tasks;
+
+/// How often a race for one record may be lost before the caller is told to come back.
+const ATTEMPTS_MAX: usize = 32;
+/// Writers of one key take turns; different keys rarely share a turn.
+const TURNS: usize = 16 * 1024;
+
+/// How often a store that failed is asked what became of a write.
+const FIND_OUT_EVERY: Duration = Duration::from_millis(100);
+
+/// A key's record is stored under this prefix.
+pub(crate) const KEY_PREFIX: &str = "k/";
+/// An empty record under this prefix says that the key has a lease.
+pub(crate) const LEASE_PREFIX: &str = "l/";
+/// Below this token nothing may be granted any more: set by a restore.
+pub(crate) const FLOOR_NAME: &str = "m/fence-floor";
+
+/// Why a commit did not come about.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CommitError<R> {
+    /// Core said no. Nothing changed.
+    #[error("refused")]
+    Refused(R),
+    #[error(transparent)]
+    Store(StoreError),
+    /// Too many others wrote the same record. Nothing changed.
+    #[error("the record is contended")]
+    Contended,
+}
+
+impl<R> From<StoreError> for CommitError<R> {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// All records, and what depends on them.
+pub(crate) struct Records {
+    store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) live: LiveTable,
+    pub(crate) events: EventHub,
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) metrics: Arc<Metrics>,
+    tasks: Tasks,
+    floor: AtomicU64,
+    turns: Vec<Mutex<()>>,
+    hasher: RandomState,
+}
+
+/// What [`Records::new`] is made of.
+pub(crate) struct Parts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tasks: Tasks,
+    pub(crate) waiters_max: usize,
+}
+
+struct Loaded {
+    stored: Option<Stored>,
+    record: KeyRecord,
+}
+
+impl Records {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            store: parts.store,
+            clock: parts.clock,
+            live: LiveTable::default(),
+            events: EventHub::new(),
+            lines: Lines::new(parts.waiters_max),
+            metrics: parts.metrics,
+            tasks: parts.tasks,
+            floor: AtomicU64::new(0),
+            turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The record of a key as it is durable now.
+    pub(crate) async fn load(&self, key: &KeyName) -> Result<KeyRecord, StoreError> {
+        Ok(self.load_stored(key).await?.record)
+    }
+
+    /// Several records as of one moment.
+    pub(crate) async fn load_many(&self, keys: &[KeyName]) -> Result<Vec<KeyRecord>, StoreError> {
+        let names: Vec<Name> = keys.iter().map(record_name).collect();
+        let stored = self.store.load_many(&names).await?;
+        let records = keys.iter().zip(stored);
+        records.map(|(key, stored)| self.decode(key, stored.as_ref())).collect()
+    }
+
+    /// Reads a record that a scan has found.
+    pub(crate) fn decode(
+        &self,
+        key: &KeyName,
+        stored: Option<&Stored>,
+    ) -> Result<KeyRecord, StoreError> {
+        let Some(stored) = stored else {
+            return Ok(KeyRecord::absent(Fence(self.floor.load(Ordering::Relaxed))));
+        };
+        codec::decode(&stored.bytes, &self.clock.timeline()).map_err(|error| {
+            tracing::error!(%key, %error, "a stored record is damaged");
+            StoreError::Damaged(format!("record of key {key}: {error}"))
+        })
+    }
+
+    async fn load_stored(&self, key: &KeyName) -> Result<Loaded, StoreError> {
+        let stored = self.store.load(&record_name(key)).await?;
+        let record = self.decode(key, stored.as_ref())?;
+        Ok(Loaded { stored, record })
+    }
+
+    /// Decides upon the present record and makes the decision durable, then lets its effects
+    /// follow. `fences` are the keys whose tokens the command speaks about.
+    ///
+    /// A caller that may be dropped must run this through [`Tasks::complete`].
+    pub(crate) async fn commit<A, R>(
+        self: &Arc<Self>,
+        key: &KeyName,
+        fences: &[KeyName],
+        mut decide: impl FnMut(&KeyRecord, &FenceFacts, Now) -> Result<Decided<A>, R>,
+    ) -> Result<A, CommitError<R>> {
+        let _turn = self.turn(key).lock().await;
+        for _ in 0..ATTEMPTS_MAX {
+            let Loaded { stored, record } = self.load_stored(key).await?;
+            let (facts, mut ops) = self.facts(key, &record, fences).await?;
+            let decided =
+                decide(&record, &facts, self.clock.now()).map_err(CommitError::Refused)?;
+            let Some(next) = decided.record else { return Ok(decided.answer) };
+            let expect = Expect::unchanged(stored.as_ref());
+            let bytes = codec::encode(&next, self.clock.timeline().boot);
+            ops.push(Op { name: record_name(key), expect, write: Write::Put(bytes) });
+            ops.extend(index_op(key, &record, &next));
+            match self.store.commit(ops).await {
+                Ok(_) => {
+                    self.follow(key, &next, &decided.effects);
+                    return Ok(decided.answer);
+                }
+                Err(StoreError::Conflict) => {
+                    self.metrics.store_conflicts.inc();
+                }
+                Err(error) => {
+                    if matches!(error, StoreError::Unknown(_)) {
+                        self.find_out(key.clone());
+                    }
+                    return Err(error.into());
+                }
+            };
+        }
+        Err(CommitError::Contended)
+    }
+
+    /// The tokens of the keys that the command or the staged data speak about, and the checks
+    /// that hold them still until the commit.
+    async fn facts(
+        &self,
+        key: &KeyName,
+        record: &KeyRecord,
+        fences: &[KeyName],
+    ) -> Result<(FenceFacts, Vec<Op>), StoreError> {
+        let staged = record.staged.iter().flat_map(staged_fences);
+        let mut keys: Vec<&KeyName> = fences.iter().chain(staged).collect();
+        if keys.is_empty() {
+            return Ok((FenceFacts::default(), Vec::with_capacity(2)));
+        }
+        keys.sort();
+        keys.dedup();
+        let mut facts = Vec::with_capacity(keys.len());
+        let mut checks = Vec::with_capacity(keys.len() + 2);
+        for other in keys {
+            if other == key {
+                facts.push((other.clone(), record.fence));
+                continue;
+            }
+            let Loaded { stored, record } = self.load_stored(other).await?;
+            let token = if record.stored { record.fence } else { Fence(0) };
+            facts.push((other.clone(), token));
+            let expect = Expect::unchanged(stored.as_ref());
+            checks.push(Op { name: record_name(other), expect, write: Write::Check });
+        }
+        Ok((FenceFacts::new(facts), checks))
+    }
+
+    /// What is durable now may be told and acted upon.
+    fn follow(&self, key: &KeyName, record: &KeyRecord, effects: &[Effect]) {
+        self.live.follow(key, record);
+        self.events.publish(key, record, effects);
+        for effect in effects {
+            match effect {
+                Effect::Ended { how, .. } => {
+                    self.metrics.lease_ended(how);
+                    self.lines.wake(key);
+                }
+                Effect::DropBlob(name) => self.drop_blob(Arc::clone(name)),
+                Effect::Granted => {
+                    self.metrics.leases_granted.inc();
+                }
+                Effect::Committed | Effect::Removed => {}
+            }
+        }
+    }
+
+    /// After a write whose outcome is unknown: looks what became of it as soon as the store works
+    /// again, so that timers, waiters and watchers go on from what is there.
+    fn find_out(self: &Arc<Self>, key: KeyName) {
+        let records = Arc::clone(self);
+        self.tasks.spawn("find out", async move {
+            let stopping = records.tasks.stopping();
+            tokio::pin!(stopping);
+            while records.adopt(&key).await.is_err() {
+                tokio::select! {
+                    () = tokio::time::sleep(FIND_OUT_EVERY) => {}
+                    () = &mut stopping => return,
+                }
+            }
+            records.events.forget();
+            records.lines.wake(&key);
+        });
+    }
+
+    /// Takes over what the store says about who holds a key.
+    pub(crate) async fn adopt(&self, key: &KeyName) -> Result<(), StoreError> {
+        let _turn = self.turn(key).lock().await;
+        let record = self.load(key).await?;
+        self.live.follow(key, &record);
+        Ok(())
+    }
+
+    fn drop_blob(&self, name: Arc<str>) {
+        let store = Arc::clone(&self.store);
+        self.tasks.spawn("drop blob", async move {
+            if let Err(error) = store.delete_blob(&name).await {
+                tracing::warn!(blob = %name, %error, "a blob stays until it is collected");
+            }
+        });
+    }
+
+    fn turn(&self, key: &KeyName) -> &Mutex<()> {
+        let index = usize::try_from(self.hasher.hash_one(key)).unwrap_or(usize::MAX) % TURNS;
+        #[expect(clippy::indexing_slicing, reason = "the index was taken modulo the length")]
+        &self.turns[index]
+    }
+
+    /// Reads what must be known before the first request: the floor of the tokens, and who holds
+    /// what. Costs as much as there are leases, not keys.
+    pub(crate) async fn recover(&self) -> Result<usize, StoreError> {
+        if let Some(stored) = self.store.load(&Name::from(FLOOR_NAME)).await? {
+            self.floor.store(read_floor(&stored.bytes)?, Ordering::Relaxed);
+        }
+        let mut after: Option<Name> = None;
+        loop {
+            let page = self.store.scan(LEASE_PREFIX, after.as_deref(), 1_000).await?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(Arc::clone(last));
+            for (name, _) in &page {
+                let key = name.strip_prefix(LEASE_PREFIX).unwrap_or_default();
+                let Ok(key) = KeyName::parse_full(key) else { continue };
+                match self.load(&key).await {
+                    Ok(record) => self.live.follow(&key, &record),
+                    // Told in the log; the others are served.
+                    Err(StoreError::Damaged(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(self.live.len())
+    }
+}
+
+fn staged_fences(staged: &Staged) -> impl Iterator<Item = &KeyName> {
+    staged.fences.iter().map(|condition| &condition.key)
+}
+
+/// The index follows the record: in the same commit, only when a lease comes or goes.
+fn index_op(key: &KeyName, before: &KeyRecord, next: &KeyRecord) -> Option<Op> {
+    let write = match (before.lease.is_some(), next.lease.is_some()) {
+        (false, true) => Write::Put(Bytes::new()),
+        (true, false) => Write::Delete,
+        (true, true) | (false, false) => return None,
+    };
+    let name = [LEASE_PREFIX, key.as_str()].concat().into();
+    Some(Op { name, expect: Expect::Any, write })
+}
+
+pub(crate) fn record_name(key: &KeyName) -> Name {
+    [KEY_PREFIX, key.as_str()].concat().into()
+}
+
+/// # Errors
+/// When the bytes are not a floor.
+pub(crate) fn read_floor(bytes: &[u8]) -> Result<u64, StoreError> {
+    let text = std::str::from_utf8(bytes).ok();
+    text.and_then(|text| text.parse().ok())
+        .ok_or_else(|| StoreError::Damaged("the floor of the fencing tokens".into()))
+}

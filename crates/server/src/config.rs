@@ -1,0 +1,149 @@
+//! Settings: one list of names, defaults and explanations, from which flags, environment names,
+//! the file and the generated example all follow. Raw text becomes [`Settings`] in one step that
+//! reports every problem at once.
+
+mod load;
+mod value;
+
+pub use load::{Environment, Layers, Loaded, Problems, ProcessEnvironment, load};
+pub use value::BadValue;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One setting: its flag is `--name`, its variable `LOCKD_NAME`, its key in the file `name`.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub name: &'static str,
+    /// As one would write it.
+    pub default: &'static str,
+    pub help: &'static str,
+    /// A flag that may stand alone.
+    pub switch: bool,
+}
+
+const fn value(name: &'static str, default: &'static str, help: &'static str) -> Setting {
+    Setting { name, default, help, switch: false }
+}
+
+const fn switch(name: &'static str, default: &'static str, help: &'static str) -> Setting {
+    Setting { name, default, help, switch: true }
+}
+
+/// All settings, in the order in which they are shown.
+pub const SETTINGS: &[Setting] = &[
+    value("listen", ":9341", "Addresses to listen on, separated by commas: host:port, :port, unix:///path"),
+    value("listen-proto", "tcp", "How a bare address is meant: tcp, tcp4, tcp6 or unix"),
+    value("store", "", "Where data lives: a path, embedded:///path or mem:// (default: ~/.lockd/data)"),
+    switch("allow-network-fs", "false", "Allow the embedded store on a network file system"),
+    value("default-namespace", "default", "Namespace of requests that name none"),
+    value("default-ttl", "30s", "Time to live of leases that ask for none"),
+    value("max-ttl", "30m", "Longest time to live; longer wishes are cut to it"),
+    value("acquire-block", "60s", "Wait of an acquire that leaves it to the server"),
+    value("json-max", "100MiB", "Largest JSON document, after white space is taken out"),
+    value("mutate-max", "8MiB", "Largest document that can be mutated on the server"),
+    value("sweeper-interval", "5m", "How often the lease index is looked through"),
+    value("gc-temps-interval", "10m", "How often unused blobs are collected"),
+    value("drain-grace", "10s", "How long holders may finish when the server stops"),
+    value("shutdown-timeout", "10s", "How long stopping may take after that"),
+    value("max-connections", "12000", "Open connections"),
+    value("max-waiters", "100000", "Requests that wait for keys"),
+    value("max-headers", "64KiB", "Size of the headers of a request"),
+    value("idle-timeout", "2m", "How long a connection may be silent between requests"),
+    value("body-timeout", "30s", "How long a request body may pause"),
+    value("metrics-listen", "", "Address for /metrics, /healthz and /readyz; empty for none"),
+    value("log-level", "info", "off, error, warn, info, debug, trace, or a filter such as info,lockd_store=debug"),
+    value("log-format", "text", "text or json"),
+    switch("mtls", "true", "Serve mutual TLS"),
+    switch("disable-mtls", "false", "Serve plain HTTP; the same as --mtls=false"),
+    value("bundle", "", "Server bundle for mutual TLS"),
+    value("denylist-path", "", "File of revoked certificate serials"),
+    switch("insecure-bind", "false", "Allow plain HTTP on addresses other than loopback"),
+];
+
+/// Settings with their types, after every layer had its say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, as a user sets them")]
+pub struct Settings {
+    pub listen: Vec<Address>,
+    pub store: StoreSetting,
+    pub allow_network_fs: bool,
+    pub default_namespace: String,
+    pub default_ttl: Duration,
+    pub max_ttl: Duration,
+    pub acquire_block: Duration,
+    pub json_max: u64,
+    pub mutate_max: u64,
+    pub sweeper_interval: Duration,
+    pub gc_temps_interval: Duration,
+    pub drain_grace: Duration,
+    pub shutdown_timeout: Duration,
+    pub max_connections: usize,
+    pub max_waiters: usize,
+    pub max_headers: usize,
+    pub idle_timeout: Duration,
+    pub body_timeout: Duration,
+    pub metrics_listen: Option<Address>,
+    pub log_level: String,
+    pub log_json: bool,
+    pub mtls: bool,
+    pub bundle: Option<PathBuf>,
+    pub denylist_path: Option<PathBuf>,
+    pub insecure_bind: bool,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Host and port. An empty host means every address, or loopback without mutual TLS.
+    Tcp { host: String, port: u16, family: Family },
+    Unix(PathBuf),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Family {
+    #[default]
+    Any,
+    V4,
+    V6,
+}
+
+/// Which store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreSetting {
+    Memory,
+    Embedded(PathBuf),
+}
+
+impl Settings {
+    /// The defaults for a server inside another program: memory, plain HTTP on a free loopback
+    /// port. Change what you need.
+    #[must_use]
+    #[expect(clippy::expect_used, reason = "a test loads these very values")]
+    pub fn embedded_defaults() -> Self {
+        let layers = Layers {
+            flags: vec![
+                ("store".into(), "mem://".into()),
+                ("listen".into(), "127.0.0.1:0".into()),
+                ("disable-mtls".into(), "true".into()),
+            ],
+            ..Layers::default()
+        };
+        load(&layers, &Vec::<(String, String)>::new()).expect("the defaults are valid").settings
+    }
+}
+
+/// An example file with every setting, its default and what it does.
+#[must_use]
+pub fn example() -> String {
+    let mut text = String::from("# Settings of lockd. Every line shows a default.\n");
+    for setting in SETTINGS {
+        let default = match setting.default {
+            "" => "\"\"",
+            other => other,
+        };
+        let quoted = if default.starts_with(':') { format!("\"{default}\"") } else { default.into() };
+        text.push_str(&format!("\n# {}.\n# {}: {quoted}\n", setting.help, setting.name));
+    }
+    text
+}

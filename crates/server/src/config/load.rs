@@ -1,0 +1,302 @@
+//! The one loader: defaults, then the file, then the environment, then flags; the later wins.
+//! Every problem of every layer is found before anything is reported.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use lockd_core::limits::{TTL_MAX, TTL_MIN};
+
+use super::value::{self, BadValue};
+use super::{Address, SETTINGS, Settings, StoreSetting};
+
+/// What was given, by layer.
+#[derive(Clone, Debug, Default)]
+pub struct Layers {
+    /// Name and value of each flag.
+    pub flags: Vec<(String, String)>,
+    /// The settings file: its name, for messages, and its text.
+    pub file: Option<(String, String)>,
+    pub home: Option<String>,
+}
+
+/// Where environment variables come from; tests bring their own.
+pub trait Environment {
+    fn variables(&self) -> Vec<(String, String)>;
+}
+
+/// The environment of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessEnvironment;
+
+impl Environment for ProcessEnvironment {
+    fn variables(&self) -> Vec<(String, String)> {
+        let all = std::env::vars_os();
+        all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect()
+    }
+}
+
+impl Environment for Vec<(String, String)> {
+    fn variables(&self) -> Vec<(String, String)> {
+        self.clone()
+    }
+}
+
+/// Settings, and what the user should hear about them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    pub settings: Settings,
+    pub warnings: Vec<String>,
+}
+
+/// Everything that is wrong, a line each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<String>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the settings are not right:")?;
+        self.0.iter().try_for_each(|problem| write!(f, "\n  - {problem}"))
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// Variables with our prefix that are no settings of the server.
+const OTHER_VARIABLES: &[&str] =
+    &["LOCKD_CLIENT_", "LOCKD_QUEUE_", "LOCKD_CONFIG", "LOCKD_TXN_ID", "LOCKD_SERVICE_", "LOCKD_PORT"];
+
+/// # Errors
+/// When anything is wrong in any layer.
+pub fn load(layers: &Layers, environment: &impl Environment) -> Result<Loaded, Problems> {
+    let mut raw = Raw::default();
+    if let Some((name, text)) = &layers.file {
+        raw.add_file(name, text);
+    }
+    raw.add_environment(&environment.variables());
+    for (name, value) in &layers.flags {
+        raw.set(name, value.clone(), format!("--{name}"));
+    }
+    let settings = raw.read(layers.home.as_deref());
+    let problems = raw.problems;
+    match settings {
+        Some(settings) if problems.is_empty() => Ok(Loaded { settings, warnings: raw.warnings }),
+        Some(_) | None => Err(Problems(problems)),
+    }
+}
+
+#[derive(Default)]
+struct Raw {
+    /// By name: the text, and where it came from.
+    values: BTreeMap<&'static str, (String, String)>,
+    problems: Vec<String>,
+    warnings: Vec<String>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Switch(bool),
+    Whole(i64),
+    Broken(f64),
+    Text(String),
+    List(Vec<String>),
+}
+
+impl Raw {
+    fn set(&mut self, name: &str, value: String, source: String) {
+        match SETTINGS.iter().find(|setting| setting.name == name) {
+            Some(setting) => {
+                self.values.insert(setting.name, (value.trim().to_owned(), source));
+            }
+            None => self.problems.push(format!("{source}: there is no such setting")),
+        }
+    }
+
+    fn add_file(&mut self, file: &str, text: &str) {
+        if text.lines().all(|line| line.trim().is_empty() || line.trim().starts_with('#')) {
+            return;
+        }
+        let parsed: Result<BTreeMap<String, Option<Scalar>>, _> = serde_saphyr::from_str(text);
+        let values = match parsed {
+            Ok(values) => values,
+            Err(error) => {
+                self.problems.push(format!("{file}: {error}"));
+                return;
+            }
+        };
+        for (name, value) in values {
+            let value = match value {
+                Some(Scalar::Switch(value)) => value.to_string(),
+                Some(Scalar::Whole(value)) => value.to_string(),
+                Some(Scalar::Broken(value)) => value.to_string(),
+                Some(Scalar::Text(value)) => value,
+                Some(Scalar::List(values)) => values.join(","),
+                None => continue,
+            };
+            self.set(&name, value, format!("{file}: {name}"));
+        }
+    }
+
+    fn add_environment(&mut self, variables: &[(String, String)]) {
+        for (variable, value) in variables {
+            let Some(rest) = variable.strip_prefix("LOCKD_") else { continue };
+            let name = rest.to_ascii_lowercase().replace('_', "-");
+            if SETTINGS.iter().any(|setting| setting.name == name) {
+                self.set(&name, value.clone(), variable.clone());
+            } else if !OTHER_VARIABLES.iter().any(|other| variable.starts_with(other)) {
+                self.warnings.push(format!("{variable} is set but is no setting of lockd"));
+            }
+        }
+    }
+
+    fn text(&self, name: &str) -> &str {
+        let given = self.values.get(name).map(|(value, _)| value.as_str());
+        let default = SETTINGS.iter().find(|setting| setting.name == name);
+        given.or_else(|| default.map(|setting| setting.default)).unwrap_or_default()
+    }
+
+    /// The value of a setting, or a problem that says where it came from.
+    fn parse<T>(&mut self, name: &str, read: impl Fn(&str) -> Result<T, BadValue>) -> Option<T> {
+        let text = self.text(name).to_owned();
+        match read(&text) {
+            Ok(value) => Some(value),
+            Err(wrong) => {
+                let source = self.values.get(name).map_or(name, |(_, source)| source.as_str());
+                self.problems.push(format!("{source} is {text:?}: {wrong}"));
+                None
+            }
+        }
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one line per setting")]
+    fn read(&mut self, home: Option<&str>) -> Option<Settings> {
+        let proto = self.text("listen-proto").to_owned();
+        let listen = self.parse("listen", |text| value::addresses(text, &proto));
+        let metrics_listen = self.parse("metrics-listen", |text| match text {
+            "" => Ok(None),
+            text => value::address(text, "tcp").map(Some),
+        });
+        let store = self.parse("store", |text| value::store(text, home));
+        let mtls = self.parse("mtls", value::switch);
+        let disable_mtls = self.parse("disable-mtls", value::switch);
+        let log_json = self.parse("log-format", |text| match text {
+            "json" => Ok(true),
+            "text" => Ok(false),
+            _ => Err(BadValue("expected text or json".into())),
+        });
+        let default_namespace = self.parse("default-namespace", |text| {
+            lockd_core::key::parse_namespace(text).map_err(|refused| BadValue(refused.to_string()))
+        });
+        let log_level = self.text("log-level").to_owned();
+        let (bundle, denylist_path) = (self.path("bundle"), self.path("denylist-path"));
+        let json_max = self.parse("json-max", value::bytes);
+        let mutate_max = self.parse("mutate-max", value::bytes);
+        let default_ttl = self.parse("default-ttl", value::duration);
+        let max_ttl = self.parse("max-ttl", value::duration);
+        let allow_network_fs = self.parse("allow-network-fs", value::switch);
+        let acquire_block = self.parse("acquire-block", value::duration);
+        let sweeper_interval = self.parse("sweeper-interval", value::duration);
+        let gc_temps_interval = self.parse("gc-temps-interval", value::duration);
+        let drain_grace = self.parse("drain-grace", value::duration);
+        let shutdown_timeout = self.parse("shutdown-timeout", value::duration);
+        let max_connections = self.parse("max-connections", value::count);
+        let max_waiters = self.parse("max-waiters", value::count);
+        let max_headers = self.parse("max-headers", value::bytes);
+        let idle_timeout = self.parse("idle-timeout", value::duration);
+        let body_timeout = self.parse("body-timeout", value::duration);
+        let insecure_bind = self.parse("insecure-bind", value::switch);
+        let settings = Settings {
+            listen: listen?,
+            store: store?,
+            allow_network_fs: allow_network_fs?,
+            default_namespace: default_namespace?,
+            default_ttl: default_ttl?,
+            max_ttl: max_ttl?,
+            acquire_block: acquire_block?,
+            json_max: json_max?,
+            mutate_max: mutate_max?,
+            sweeper_interval: sweeper_interval?,
+            gc_temps_interval: gc_temps_interval?,
+            drain_grace: drain_grace?,
+            shutdown_timeout: shutdown_timeout?,
+            max_connections: max_connections?,
+            max_waiters: max_waiters?,
+            max_headers: usize::try_from(max_headers?).unwrap_or(usize::MAX),
+            idle_timeout: idle_timeout?,
+            body_timeout: body_timeout?,
+            metrics_listen: metrics_listen?,
+            log_level,
+            log_json: log_json?,
+            mtls: mtls? && !disable_mtls?,
+            bundle,
+            denylist_path,
+            insecure_bind: insecure_bind?,
+        };
+        self.check(&settings);
+        Some(settings)
+    }
+
+    /// What must hold between settings.
+    fn check(&mut self, settings: &Settings) {
+        let mut wrong = |holds: bool, problem: &str| {
+            if !holds {
+                self.problems.push(problem.to_owned());
+            }
+        };
+        wrong(settings.max_ttl >= settings.default_ttl, "max-ttl is below default-ttl");
+        let (shortest, longest) = (u128::from(TTL_MIN.0), u128::from(TTL_MAX.0));
+        wrong(settings.default_ttl.as_millis() >= shortest, "default-ttl is below 10ms");
+        wrong(settings.max_ttl.as_millis() <= longest, "max-ttl is above 30 days");
+        wrong(settings.json_max > 0, "json-max is zero");
+        wrong(settings.mutate_max <= 256 << 20, "mutate-max is above 256MiB, which memory must hold");
+        wrong(settings.max_headers <= 256 << 10, "max-headers is above 256KiB");
+        for (name, span) in [
+            ("sweeper-interval", settings.sweeper_interval),
+            ("gc-temps-interval", settings.gc_temps_interval),
+            ("idle-timeout", settings.idle_timeout),
+            ("body-timeout", settings.body_timeout),
+        ] {
+            wrong(!span.is_zero(), &format!("{name} is zero"));
+        }
+        if settings.mtls {
+            wrong(
+                false,
+                "mutual TLS is on, but this build has no certificate bundles yet; start with \
+                 --disable-mtls to serve plain HTTP on loopback",
+            );
+        } else if !settings.insecure_bind {
+            for address in &settings.listen {
+                wrong(
+                    is_local(address),
+                    "without mutual TLS lockd listens on loopback only; listen on 127.0.0.1, or \
+                     pass --insecure-bind if the network is trusted",
+                );
+            }
+        }
+        let path = match &settings.store {
+            StoreSetting::Embedded(path) => Some(path),
+            StoreSetting::Memory => None,
+        };
+        wrong(path.is_none_or(|path| !path.as_os_str().is_empty()), "store names no path");
+    }
+}
+
+/// An empty host becomes loopback when there is no mutual TLS.
+fn is_local(address: &Address) -> bool {
+    match address {
+        Address::Unix(_) => true,
+        Address::Tcp { host, .. } => {
+            let ip = host.parse::<std::net::IpAddr>();
+            host.is_empty() || host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

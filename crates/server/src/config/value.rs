@@ -1,0 +1,157 @@
+//! From the text of a setting to its type.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Address, Family, StoreSetting};
+
+/// Why a value was refused: what would have been right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadValue(pub String);
+
+fn bad<T>(what: impl Into<String>) -> Result<T, BadValue> {
+    Err(BadValue(what.into()))
+}
+
+pub(super) fn switch(text: &str) -> Result<bool, BadValue> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => bad("expected true or false"),
+    }
+}
+
+/// `30s`, `1m30s`, or a bare number of seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, BadValue> {
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text)
+        .map_err(|_| BadValue("expected a duration such as 30s or 5m".into()))
+}
+
+/// `8MiB`, `100MB`, or a bare number of bytes. A unit without the `i` counts in thousands.
+pub(super) fn bytes(text: &str) -> Result<u64, BadValue> {
+    let lower = text.to_ascii_lowercase();
+    let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+    let unit = lower.get(digits.len()..).unwrap_or_default().trim();
+    let scale: u64 = match unit {
+        "" | "b" => 1,
+        "k" | "kb" => 1_000,
+        "ki" | "kib" => 1 << 10,
+        "m" | "mb" => 1_000_000,
+        "mi" | "mib" => 1 << 20,
+        "g" | "gb" => 1_000_000_000,
+        "gi" | "gib" => 1 << 30,
+        _ => return bad("expected a size such as 8MiB or 100MB"),
+    };
+    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)) {
+        Some(bytes) => Ok(bytes),
+        None => bad("expected a size such as 8MiB or 100MB"),
+    }
+}
+
+pub(super) fn count(text: &str) -> Result<usize, BadValue> {
+    match text.parse::<usize>() {
+        Ok(count) if count > 0 => Ok(count),
+        Ok(_) | Err(_) => bad("expected a whole number above zero"),
+    }
+}
+
+/// One address; `proto` says how a bare one is meant.
+pub(super) fn address(text: &str, proto: &str) -> Result<Address, BadValue> {
+    let text = text.trim();
+    if let Some(path) = text.strip_prefix("unix://") {
+        return unix(path);
+    }
+    let family = match proto {
+        "tcp" => Family::Any,
+        "tcp4" => Family::V4,
+        "tcp6" => Family::V6,
+        "unix" => return unix(text),
+        _ => return bad("listen-proto is tcp, tcp4, tcp6 or unix"),
+    };
+    let text = text.strip_prefix("tcp://").unwrap_or(text);
+    let wanted = "expected host:port, :port or unix:///path";
+    let Some((host, port)) = text.rsplit_once(':') else { return bad(wanted) };
+    let Ok(port) = port.parse() else { return bad(wanted) };
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    Ok(Address::Tcp { host, port, family })
+}
+
+fn unix(path: &str) -> Result<Address, BadValue> {
+    // Linux keeps the whole path of a socket in 108 bytes.
+    if path.is_empty() || path.len() > 107 {
+        return bad("the path of a unix socket has 1 to 107 bytes");
+    }
+    Ok(Address::Unix(PathBuf::from(path)))
+}
+
+pub(super) fn addresses(text: &str, proto: &str) -> Result<Vec<Address>, BadValue> {
+    text.split(',').map(|one| address(one, proto)).collect()
+}
+
+/// `mem://`, `embedded:///path` and its other names, or a plain path.
+pub(super) fn store(text: &str, home: Option<&str>) -> Result<StoreSetting, BadValue> {
+    if text.is_empty() {
+        return match home {
+            Some(home) => Ok(StoreSetting::Embedded(Path::new(home).join(".lockd/data"))),
+            None => bad("say where data lives: there is no home folder to take"),
+        };
+    }
+    match text.split_once("://") {
+        Some(("mem" | "memory", "")) => Ok(StoreSetting::Memory),
+        Some(("embedded" | "pebble" | "disk" | "file", path)) if !path.is_empty() => {
+            Ok(StoreSetting::Embedded(PathBuf::from(path)))
+        }
+        Some(("s3" | "aws" | "azure" | "gs", _)) => {
+            bad("this build has no object stores yet; use a path or mem://")
+        }
+        Some(_) => bad("expected a path, embedded:///path or mem://"),
+        None => Ok(StoreSetting::Embedded(PathBuf::from(text))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::{address, bytes, duration, store};
+    use crate::config::{Address, Family, StoreSetting};
+
+    #[test]
+    fn durations_and_sizes_read_as_people_write_them() {
+        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(duration("soon").is_err());
+        assert_eq!(bytes("100MB"), Ok(100_000_000));
+        assert_eq!(bytes("8 MiB"), Ok(8 << 20));
+        assert_eq!(bytes("77"), Ok(77));
+        assert!(bytes("99999999999GiB").is_err());
+        assert!(bytes("MiB").is_err());
+    }
+
+    #[test]
+    fn addresses_have_a_host_a_port_or_a_path() {
+        let tcp = |host: &str, port| Address::Tcp { host: host.into(), port, family: Family::Any };
+        assert_eq!(address(":9341", "tcp"), Ok(tcp("", 9341)));
+        assert_eq!(address("[::1]:80", "tcp"), Ok(tcp("::1", 80)));
+        assert_eq!(address("/run/l.sock", "unix"), Ok(Address::Unix("/run/l.sock".into())));
+        assert_eq!(address("unix:///run/l.sock", "tcp"), Ok(Address::Unix("/run/l.sock".into())));
+        assert!(address("9341", "tcp").is_err());
+        assert!(address("a:99999", "tcp").is_err());
+    }
+
+    #[test]
+    fn stores_have_many_names() {
+        let at = |path: &str| Ok(StoreSetting::Embedded(PathBuf::from(path)));
+        assert_eq!(store("mem://", None), Ok(StoreSetting::Memory));
+        assert_eq!(store("/var/lib/lockd", None), at("/var/lib/lockd"));
+        assert_eq!(store("pebble:///x", None), at("/x"));
+        assert_eq!(store("", Some("/home/u")), at("/home/u/.lockd/data"));
+        assert!(store("", None).is_err());
+        assert!(store("s3://bucket", None).is_err());
+    }
+}

@@ -1,0 +1,134 @@
+//! Serving connections: accepting never waits for a connection's bytes, each connection is a task
+//! of its own, and their number is bounded. When the server stops, a connection ends after the
+//! request it is serving.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::Semaphore;
+
+use crate::http::delivery::{Outbox, Watched};
+use crate::listen::{Conn, Listener};
+use crate::metrics::Metrics;
+use crate::tasks::Tasks;
+
+/// Bounds on connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    /// Silence between requests, and the time a request's head may take.
+    pub(crate) idle_timeout: Duration,
+    pub(crate) room: Arc<Semaphore>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tasks: Tasks,
+}
+
+/// After running out of file handles, accepting rests for a moment.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+retry-after: 1\r\nconnection: close\r\ncontent-length: 100\r\n\r\n\
+{\"error\":\"too_many_connections\",\"detail\":\"the server has no room for more\",\"retry_after_seconds\":1}\n";
+
+/// Answers one request; `outbox` tells when its answer has left.
+pub(crate) trait Answer: Clone + Send + Sync + 'static {
+    fn answer(
+        &self,
+        request: Request<Body>,
+        outbox: Outbox,
+    ) -> impl Future<Output = Response> + Send + 'static;
+}
+
+/// Accepts until the server stops.
+pub(crate) async fn accept(listener: Listener, rules: Rules, answer: impl Answer) {
+    let mut stopping = pin!(rules.tasks.stopping());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut stopping => return,
+        };
+        let conn = match accepted {
+            Ok(conn) => conn,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_REST).await;
+                continue;
+            }
+        };
+        let Ok(room) = Arc::clone(&rules.room).try_acquire_owned() else {
+            rules.tasks.spawn("refuse connection", refuse(conn));
+            continue;
+        };
+        let serving = rules.clone();
+        let answer = answer.clone();
+        rules.tasks.spawn("connection", async move {
+            serving.metrics.connections.inc();
+            serve(conn, &serving, answer).await;
+            serving.metrics.connections.dec();
+            drop(room);
+        });
+    }
+}
+
+/// Says why, for as long as the other side takes it at once.
+async fn refuse(mut conn: Conn) {
+    let said = tokio::time::timeout(ACCEPT_REST, conn.write_all(FULL)).await;
+    tracing::debug!(said = matches!(said, Ok(Ok(()))), "no room for a connection");
+}
+
+async fn serve(conn: Conn, rules: &Rules, answer: impl Answer) {
+    let outbox = Outbox::default();
+    let io = TokioIo::new(Watched::new(conn, outbox.clone()));
+    let service = Calls { answer, outbox };
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(rules.idle_timeout).pipeline_flush(true);
+    let mut serving = pin!(builder.serve_connection(io, service));
+    let mut stopping = pin!(rules.tasks.stopping());
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
+        () = &mut stopping => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+struct Calls<A> {
+    answer: A,
+    outbox: Outbox,
+}
+
+impl<A: Answer> Service<Request<Incoming>> for Calls<A> {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = futures_util::future::BoxFuture<'static, Result<Response, Infallible>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let answered = self.answer.answer(request.map(Body::new), self.outbox.clone());
+        Box::pin(async move { Ok(answered.await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FULL;
+
+    #[test]
+    fn the_refusal_counts_its_bytes_right() {
+        let text = std::str::from_utf8(FULL).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
+    }
+}

@@ -1,0 +1,16 @@
+//! The thin skin: requests to commands, answers to responses. Nothing here decides about leases
+//! or state; `error` alone chooses status codes, `request` alone reads headers.
+
+pub(crate) mod delivery;
+mod error;
+mod lease;
+mod list;
+mod read;
+mod reply;
+mod request;
+pub(crate) mod router;
+mod state;
+mod system;
+mod watch;
+
+pub(crate) use router::Api;

@@ -1,0 +1,141 @@
+//! Making sure that a grant reaches its holder. The answer to an acquire carries the grant; the
+//! connection holds on to it until the answer's bytes were taken by the socket. If that does not
+//! happen, the grant is dropped, and dropping it gives the lease back.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::app::lease::Undelivered;
+
+/// The grants that a connection has in its write buffer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outbox {
+    waiting: Arc<Mutex<Vec<Undelivered>>>,
+}
+
+impl Outbox {
+    fn put(&self, grant: Undelivered) {
+        self.waiting.lock().push(grant);
+    }
+
+    /// Everything written so far was taken by the socket.
+    fn flushed(&self) {
+        let taken = {
+            let mut waiting = self.waiting.lock();
+            if waiting.is_empty() {
+                return;
+            }
+            std::mem::take(&mut *waiting)
+        };
+        for grant in taken {
+            grant.delivered();
+        }
+    }
+}
+
+/// The body of an answer that grants a lease.
+#[derive(Debug)]
+pub(crate) struct GrantBody {
+    text: Option<Bytes>,
+    grant: Option<Undelivered>,
+    outbox: Option<Outbox>,
+}
+
+impl GrantBody {
+    /// Without an outbox the answer counts as delivered when it is read.
+    pub(crate) fn new(text: Bytes, grant: Undelivered, outbox: Option<Outbox>) -> Self {
+        Self { text: Some(text), grant: Some(grant), outbox }
+    }
+}
+
+impl Body for GrantBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Some(text) = self.text.take() else { return Poll::Ready(None) };
+        if let Some(grant) = self.grant.take() {
+            match &self.outbox {
+                Some(outbox) => outbox.put(grant),
+                None => grant.delivered(),
+            }
+        }
+        Poll::Ready(Some(Ok(Frame::data(text))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.text.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.text.as_ref().map_or(0, |text| text.len() as u64))
+    }
+}
+
+/// A socket that tells the outbox when everything was written.
+#[derive(Debug)]
+pub(crate) struct Watched<S> {
+    socket: S,
+    outbox: Outbox,
+}
+
+impl<S> Watched<S> {
+    pub(crate) fn new(socket: S, outbox: Outbox) -> Self {
+        Self { socket, outbox }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    // The HTTP layer flushes the socket only after its own buffer is empty.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = std::task::ready!(Pin::new(&mut self.socket).poll_flush(cx));
+        if flushed.is_ok() {
+            self.outbox.flushed();
+        }
+        Poll::Ready(flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,179 @@
+//! Which status and code each refusal becomes. One match, one table.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use lockd_core::key::NameRefused;
+use lockd_core::lease::ProofRefused;
+use lockd_core::time::Span;
+use lockd_json::JsonError;
+use lockd_store::StoreError;
+use lockd_wire::{ErrorBody, ErrorCode};
+
+use super::reply;
+use crate::app::Refused;
+
+/// A refusal on its way out.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) body: ErrorBody,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, code: ErrorCode, detail: impl Into<String>) -> Self {
+        let body = ErrorBody {
+            error: code.as_str().to_owned(),
+            detail: detail.into(),
+            ..ErrorBody::default()
+        };
+        Self { status, body }
+    }
+
+    fn after(mut self, span: Span) -> Self {
+        self.body.retry_after_seconds = Some(span.as_secs_up().max(1));
+        self
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = reply::json(self.status, &self.body);
+        if let Some(seconds) = self.body.retry_after_seconds {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<NameRefused> for ApiError {
+    fn from(refused: NameRefused) -> Self {
+        Refused::Name(refused).into()
+    }
+}
+
+impl From<Refused> for ApiError {
+    #[expect(clippy::too_many_lines, reason = "a table reads best in one piece")]
+    fn from(refused: Refused) -> Self {
+        let detail = refused.to_string();
+        let say = |status: StatusCode, code: ErrorCode| Self::new(status, code, detail.clone());
+        match refused {
+            Refused::Request(code, _) => say(StatusCode::BAD_REQUEST, code),
+            Refused::Name(NameRefused::Namespace | NameRefused::Reserved) => {
+                say(StatusCode::BAD_REQUEST, ErrorCode::InvalidNamespace)
+            }
+            Refused::Name(NameRefused::KeyMissing) => {
+                say(StatusCode::BAD_REQUEST, ErrorCode::MissingKey)
+            }
+            Refused::Name(NameRefused::Key) => say(StatusCode::BAD_REQUEST, ErrorCode::InvalidKey),
+            Refused::Proof(proof) => from_proof(&proof, detail),
+            Refused::Held { retry_after, version, etag } => {
+                let mut error = say(StatusCode::CONFLICT, ErrorCode::Waiting).after(retry_after);
+                error.body.current_version = version.map(|version| version.0);
+                error.body.current_etag = etag.map(|etag| etag.to_string());
+                error
+            }
+            Refused::Exists => say(StatusCode::CONFLICT, ErrorCode::AlreadyExists),
+            Refused::Version { current, etag } => {
+                let mut error = say(StatusCode::CONFLICT, ErrorCode::VersionConflict);
+                error.body.current_version = Some(current.0);
+                error.body.current_etag = etag.map(|etag| etag.to_string());
+                error
+            }
+            Refused::Etag { current, etag } => {
+                let mut error = say(StatusCode::CONFLICT, ErrorCode::EtagMismatch);
+                error.body.current_version = Some(current.0);
+                error.body.current_etag = etag.map(|etag| etag.to_string());
+                error
+            }
+            Refused::Fence(fence) => {
+                let mut error = say(StatusCode::CONFLICT, ErrorCode::FenceFailed);
+                error.body.current_fencing_token = Some(fence.current.0);
+                error
+            }
+            Refused::FencesFull => say(StatusCode::BAD_REQUEST, ErrorCode::InvalidFence),
+            Refused::Decided | Refused::TxnConflict(_) => {
+                say(StatusCode::CONFLICT, ErrorCode::TxnConflict)
+            }
+            Refused::Reused(_) => say(StatusCode::CONFLICT, ErrorCode::IdempotencyKeyReused),
+            Refused::Json(JsonError::TooLarge { .. })
+            | Refused::TooLarge { .. }
+            | Refused::MutateTooLarge { .. } => {
+                say(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::DocumentTooLarge)
+            }
+            Refused::Json(_) | Refused::BodyBroken(_) => {
+                say(StatusCode::BAD_REQUEST, ErrorCode::InvalidBody)
+            }
+            Refused::Mutation(_) => say(StatusCode::BAD_REQUEST, ErrorCode::InvalidMutations),
+            Refused::ExpectedBytes { .. } => {
+                say(StatusCode::CONFLICT, ErrorCode::ExpectedBytesMismatch)
+            }
+            Refused::ExpectedSha256 { .. } => {
+                say(StatusCode::CONFLICT, ErrorCode::ExpectedSha256Mismatch)
+            }
+            Refused::BodyTimeout(_) => say(StatusCode::REQUEST_TIMEOUT, ErrorCode::RequestTimeout),
+            Refused::Draining { retry_after } => {
+                say(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::ShutdownDraining).after(retry_after)
+            }
+            Refused::WaitersFull => {
+                say(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyWaiters).after(Span::secs(1))
+            }
+            Refused::Contended => {
+                say(StatusCode::CONFLICT, ErrorCode::CasMismatch).after(Span::secs(1))
+            }
+            Refused::ReadConflict => {
+                say(StatusCode::CONFLICT, ErrorCode::ReadConflict).after(Span::secs(1))
+            }
+            Refused::Store(error) => from_store(&error),
+        }
+    }
+}
+
+fn from_proof(refused: &ProofRefused, detail: String) -> ApiError {
+    let (status, code) = match refused {
+        ProofRefused::NotHeld => (StatusCode::FORBIDDEN, ErrorCode::LeaseRequired),
+        ProofRefused::Expired => (StatusCode::FORBIDDEN, ErrorCode::LeaseExpired),
+        ProofRefused::Revoked { .. } => (StatusCode::FORBIDDEN, ErrorCode::Revoked),
+        ProofRefused::Fenced { .. } => (StatusCode::FORBIDDEN, ErrorCode::FencingMismatch),
+        ProofRefused::OtherTxn => (StatusCode::CONFLICT, ErrorCode::TxnMismatch),
+    };
+    let mut error = ApiError::new(status, code, detail);
+    if let ProofRefused::Fenced { current } = refused {
+        error.body.current_fencing_token = Some(current.0);
+    }
+    error
+}
+
+/// What went wrong inside goes to the log, not to the caller.
+fn from_store(error: &StoreError) -> ApiError {
+    match error {
+        StoreError::Unavailable(why) => {
+            tracing::debug!(%why, "answered as unavailable");
+            let detail = "the store cannot be used right now; nothing was changed, try again";
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::StoreUnavailable, detail)
+                .after(Span::secs(1))
+        }
+        StoreError::Unknown(why) => {
+            tracing::warn!(%why, "a write has an unknown outcome");
+            let detail = "the store failed during the write; read before you try again, or repeat \
+                          the request with the same idempotency key";
+            let code = ErrorCode::StoreUnavailable;
+            let mut error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, detail);
+            error.body.outcome = Some("unknown".into());
+            error.after(Span::secs(1))
+        }
+        StoreError::Conflict => {
+            let detail = "too many others write the same key";
+            ApiError::new(StatusCode::CONFLICT, ErrorCode::CasMismatch, detail).after(Span::secs(1))
+        }
+        StoreError::Damaged(why) => {
+            tracing::error!(%why, "stored data is damaged and not served");
+            let detail = "the stored data of this key is damaged; run `lockd store check`";
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StoreDamaged, detail)
+        }
+        StoreError::NoBlob => {
+            tracing::error!("a blob that a record names is missing");
+            let detail = "the stored data of this key is missing; run `lockd store check`";
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StoreDamaged, detail)
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Acquire, keepalive, release, and revoking.
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use lockd_core::key::KeyName;
+use lockd_core::lease::{Proof, Release};
+use lockd_core::limits::{OWNER_BYTES_MAX, REASON_BYTES_MAX};
+use lockd_core::time::Span;
+use lockd_wire::lease::{
+    AcquireReply, AcquireRequest, KeepaliveReply, KeepaliveRequest, ReleaseReply, ReleaseRequest,
+    RevokeReply, RevokeRequest,
+};
+use lockd_wire::{ErrorBody, ErrorCode, header as names};
+
+use super::delivery::GrantBody;
+use super::error::ApiError;
+use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
+use super::router::{Api, Context};
+use super::reply;
+use crate::app::lease::{AcquireAsk, Block, Grant};
+use crate::app::{App, Refused};
+
+/// Hold a key: exclusively, for a time, with a token that only grows.
+#[utoipa::path(
+    post, path = "/v1/acquire", tag = "leases", request_body = AcquireRequest,
+    params(
+        ("X-Txn-ID" = Option<String>, Header, description = "Transaction, when the body names none"),
+        ("X-Idempotency-Key" = Option<String>, Header, description = "Makes the request safe to repeat"),
+    ),
+    responses(
+        (status = 200, description = "Granted", body = AcquireReply),
+        (status = 400, description = "The request is wrong", body = ErrorBody),
+        (status = 409, description = "Held by another (`waiting`), or exists (`already_exists`)", body = ErrorBody),
+        (status = 503, description = "Draining, full, or the store is unavailable", body = ErrorBody),
+    )
+)]
+pub(super) async fn acquire(
+    State(api): State<Api>,
+    Extension(context): Extension<Context>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let app = &api.app;
+    let (ask, text) = request::json::<AcquireRequest>(app, body, COMMAND_BYTES_MAX).await?;
+    let params = Params::of(query.as_deref());
+    let (ask, shown) = acquire_ask(app, &params, &headers, ask, &text)?;
+    let grant = app.acquire(ask).await?;
+    Ok(granted(app, &context, grant, shown))
+}
+
+/// The command, and the key as the caller wrote it.
+fn acquire_ask(
+    app: &App,
+    params: &Params<'_>,
+    headers: &HeaderMap,
+    ask: AcquireRequest,
+    text: &[u8],
+) -> Result<(AcquireAsk, String), ApiError> {
+    let namespace = ask.namespace.as_deref().or_else(|| params.get("namespace"));
+    let named = ask.key.as_deref().map(str::trim).filter(|key| !key.is_empty());
+    let shown = match named.or_else(|| params.get("key")) {
+        Some(key) => without_namespace(key, app.namespace(namespace)).to_owned(),
+        None => app.ids.uuid(app.clock().now().wall).to_string(),
+    };
+    let ask = AcquireAsk {
+        key: app.key(namespace, &shown)?,
+        owner: owner(&ask.owner)?.into(),
+        ttl: request::ttl(app, ask.ttl_seconds, ask.ttl_ms)?,
+        block: block(app, ask.block_seconds),
+        if_not_exists: ask.if_not_exists,
+        txn: request::txn(ask.txn_id.as_deref().or_else(|| request::text(headers, names::TXN_ID)))?,
+        stamp: request::stamp(headers, "acquire", &[text])?,
+    };
+    Ok((ask, shown))
+}
+
+/// A key may be written with its namespace in front.
+fn without_namespace<'a>(key: &'a str, namespace: &str) -> &'a str {
+    let rest = key.strip_prefix(namespace).and_then(|rest| rest.strip_prefix('/'));
+    rest.filter(|rest| !rest.is_empty()).unwrap_or(key)
+}
+
+fn owner(owner: &str) -> Result<&str, ApiError> {
+    let owner = owner.trim();
+    if owner.is_empty() {
+        return Err(bad(ErrorCode::MissingOwner, "owner says who you are, for instance a host name"));
+    }
+    if owner.len() > OWNER_BYTES_MAX || owner.chars().any(char::is_control) {
+        let detail = "owner has at most 512 bytes and no control characters";
+        return Err(bad(ErrorCode::InvalidOwner, detail));
+    }
+    Ok(owner)
+}
+
+fn block(app: &App, seconds: Option<i64>) -> Block {
+    match seconds.unwrap_or(0) {
+        -1 => Block::No,
+        0 => Block::Forever,
+        seconds if seconds > 0 => Block::AtMost(Span::secs(seconds.unsigned_abs())),
+        _ => Block::AtMost(app.limits.acquire_block),
+    }
+}
+
+fn granted(app: &App, context: &Context, grant: Grant, shown: String) -> Response {
+    let left = grant.lease.expires.remaining(app.clock().now());
+    let expires = app.clock().now().wall.plus(left);
+    let answer = AcquireReply {
+        namespace: grant.key.namespace().to_owned(),
+        lease_id: grant.lease.id.as_str().to_owned(),
+        txn_id: grant.lease.txn.as_str().to_owned(),
+        key: shown,
+        owner: grant.lease.owner.into(),
+        expires_at_unix: expires.as_secs_up(),
+        expires_at_unix_ms: expires.0,
+        ttl_ms: grant.lease.ttl.0,
+        version: grant.version.0,
+        state_etag: grant.etag.map(|etag| etag.to_string()),
+        fencing_token: grant.token.0,
+        correlation_id: context.correlation.to_string(),
+    };
+    let body = GrantBody::new(reply::text(&answer), grant.undelivered, context.outbox.clone());
+    let mut response = reply::with_body(StatusCode::OK, Body::new(body));
+    reply::number(&mut response, names::FENCING_TOKEN, answer.fencing_token);
+    reply::number(&mut response, names::KEY_VERSION, answer.version);
+    response
+}
+
+/// Give a lease a new time to live.
+#[utoipa::path(
+    post, path = "/v1/keepalive", tag = "leases", request_body = KeepaliveRequest,
+    params(("X-Fencing-Token" = Option<u64>, Header, description = "Needed when a key is given")),
+    responses(
+        (status = 200, description = "Renewed", body = KeepaliveReply),
+        (status = 400, description = "The request is wrong", body = ErrorBody),
+        (status = 403, description = "The lease is over, revoked or another's", body = ErrorBody),
+    )
+)]
+pub(super) async fn keepalive(
+    State(api): State<Api>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let app = &api.app;
+    let (ask, _) = request::json::<KeepaliveRequest>(app, body, COMMAND_BYTES_MAX).await?;
+    let params = Params::of(query.as_deref());
+    let named = Named::of(&params, ask.namespace.as_deref(), ask.key.as_deref());
+    let proof =
+        request::body_proof(&headers, &ask.lease_id, ask.txn_id.as_deref(), named.key.is_some())?;
+    let ttl = request::ttl(app, ask.ttl_seconds, ask.ttl_ms)?;
+    let key = named.find(app, &proof, ErrorCode::LeaseRequired)?;
+    let (lease, token) = app.keepalive(key, proof, ttl).await?;
+    let expires = app.clock().now().wall.plus(lease.expires.remaining(app.clock().now()));
+    let mut response = reply::ok(&KeepaliveReply {
+        expires_at_unix: expires.as_secs_up(),
+        expires_at_unix_ms: expires.0,
+        ttl_ms: lease.ttl.0,
+    });
+    reply::number(&mut response, names::FENCING_TOKEN, token.0);
+    Ok(response)
+}
+
+/// Let go of a key: what was staged is committed, or forgotten with `rollback`.
+#[utoipa::path(
+    post, path = "/v1/release", tag = "leases", request_body = ReleaseRequest,
+    params(
+        ("X-Fencing-Token" = Option<u64>, Header, description = "Needed when a key is given"),
+        ("X-Fence-Key" = Option<String>, Header, description = "namespace/key whose token must still be X-Fence-Token"),
+        ("X-Fence-Token" = Option<u64>, Header, description = "The token that key must still have"),
+        ("X-Idempotency-Key" = Option<String>, Header, description = "Makes the request safe to repeat"),
+    ),
+    responses(
+        (status = 200, description = "Released; the same release again gets the same answer", body = ReleaseReply),
+        (status = 400, description = "The request is wrong", body = ErrorBody),
+        (status = 403, description = "The lease is over and staged data was lost, or it is another's", body = ErrorBody),
+        (status = 409, description = "A fence condition failed, or it was released the other way", body = ErrorBody),
+    )
+)]
+pub(super) async fn release(
+    State(api): State<Api>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let app = &api.app;
+    let (ask, text) = request::json::<ReleaseRequest>(app, body, COMMAND_BYTES_MAX).await?;
+    let params = Params::of(query.as_deref());
+    let named = Named::of(&params, ask.namespace.as_deref(), ask.key.as_deref());
+    let proof =
+        request::body_proof(&headers, &ask.lease_id, ask.txn_id.as_deref(), named.key.is_some())?;
+    let fences = request::fences(&headers)?;
+    let stamp = request::stamp(&headers, "release", &[&text])?;
+    let key = named.find(app, &proof, ErrorCode::FencingMismatch)?;
+    app.release(key, Release { proof, rollback: ask.rollback, fences, stamp }).await?;
+    Ok(reply::ok(&ReleaseReply { released: true }))
+}
+
+/// The key of a request that may name it in the body, in the query, or by the lease alone.
+struct Named<'a> {
+    namespace: Option<&'a str>,
+    key: Option<&'a str>,
+}
+
+impl<'a> Named<'a> {
+    fn of(params: &'a Params<'_>, namespace: Option<&'a str>, key: Option<&'a str>) -> Self {
+        let key = key.map(str::trim).filter(|key| !key.is_empty());
+        Self {
+            namespace: namespace.or_else(|| params.get("namespace")),
+            key: key.or_else(|| params.get("key")),
+        }
+    }
+
+    fn find(&self, app: &App, proof: &Proof, unknown: ErrorCode) -> Result<KeyName, ApiError> {
+        if let Some(key) = self.key {
+            return Ok(app.key(self.namespace, key)?);
+        }
+        app.key_of_lease(&proof.lease).ok_or_else(|| {
+            let detail = "this server does not know the lease; name the key it holds";
+            ApiError::new(StatusCode::FORBIDDEN, unknown, detail)
+        })
+    }
+}
+
+/// Take a key from its holder. Its token grows, what it staged is forgotten, and its next call is
+/// refused with `revoked`.
+#[utoipa::path(
+    post, path = "/v1/leases/revoke", tag = "operators", request_body = RevokeRequest,
+    responses(
+        (status = 200, description = "Nobody holds the key any more", body = RevokeReply),
+        (status = 400, description = "The request is wrong", body = ErrorBody),
+    )
+)]
+pub(super) async fn revoke(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let app = &api.app;
+    drop(headers);
+    let (ask, _) = request::json::<RevokeRequest>(app, body, COMMAND_BYTES_MAX).await?;
+    let key = app.key(ask.namespace.as_deref(), &ask.key)?;
+    let reason = ask.reason.trim();
+    if reason.is_empty() || reason.len() > REASON_BYTES_MAX {
+        let detail = "reason says why, in at most 512 bytes: the holder and the log are told";
+        return Err(Refused::Request(ErrorCode::InvalidBody, detail.into()).into());
+    }
+    let (owner, token) = app.revoke(key, reason.to_owned()).await?;
+    Ok(reply::ok(&RevokeReply {
+        revoked: owner.is_some(),
+        owner: owner.map(Into::into),
+        fencing_token: token.0,
+    }))
+}

@@ -1,0 +1,135 @@
+//! Health, metrics, the API's own description, backups, and what is not there yet.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, StatusCode, header};
+use lockd_wire::{ErrorBody, ErrorCode};
+
+use super::error::ApiError;
+use super::router::Api;
+use super::reply;
+
+/// Pieces of a backup on their way to the client.
+const BACKUP_PIECES: usize = 4;
+const BACKUP_PIECE_BYTES: usize = 256 * 1024;
+
+/// Whether the process lives.
+#[utoipa::path(get, path = "/healthz", tag = "system", responses((status = 200, description = "It does")))]
+pub(super) async fn healthz() -> Response {
+    plain("ok\n".to_owned())
+}
+
+/// Whether requests would be served: not while the store fails or the server drains.
+#[utoipa::path(
+    get, path = "/readyz", tag = "system",
+    responses((status = 200, description = "Ready"), (status = 503, description = "Not ready, and why", body = ErrorBody))
+)]
+pub(super) async fn readyz(State(api): State<Api>) -> Result<Response, ApiError> {
+    if api.app.is_draining() {
+        let detail = "the server is shutting down";
+        let code = ErrorCode::ShutdownDraining;
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, detail));
+    }
+    if let Err(error) = api.app.records.store().health() {
+        let code = ErrorCode::StoreUnavailable;
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, error.to_string()));
+    }
+    Ok(plain("ready\n".to_owned()))
+}
+
+/// Measurements for Prometheus; served on the metrics listener.
+pub(super) async fn metrics(State(api): State<Api>) -> Response {
+    let mut response = plain(api.metrics_page());
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+fn plain(text: String) -> Response {
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// This description.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "system", responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
+pub(super) async fn openapi(State(api): State<Api>) -> Response {
+    reply::with_body(StatusCode::OK, Body::from(Bytes::from_owner(Arc::clone(&api.description))))
+}
+
+/// Not available: queries come with the index.
+#[utoipa::path(method(get, post), path = "/v1/query", tag = "system", responses((status = 501, description = "`query_disabled`", body = ErrorBody)))]
+pub(super) async fn query() -> Response {
+    missing(ErrorCode::QueryDisabled, "this server has no queries")
+}
+
+/// Not available: there is no index to flush.
+#[utoipa::path(post, path = "/v1/index/flush", tag = "system", responses((status = 501, description = "`index_unavailable`", body = ErrorBody)))]
+pub(super) async fn index_flush() -> Response {
+    missing(ErrorCode::IndexUnavailable, "this server has no index")
+}
+
+/// Not available: namespaces have no configuration.
+#[utoipa::path(method(get, post), path = "/v1/namespace", tag = "system", responses((status = 501, description = "`namespace_config_unavailable`", body = ErrorBody)))]
+pub(super) async fn namespace() -> Response {
+    missing(ErrorCode::NamespaceConfigUnavailable, "namespaces have no configuration here")
+}
+
+fn missing(code: ErrorCode, detail: &str) -> Response {
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, code, detail).into_response()
+}
+
+/// A consistent copy of the whole store, while it is in use. It holds secrets: lease ids.
+#[utoipa::path(
+    post, path = "/v1/store/backup", tag = "operators",
+    responses(
+        (status = 200, description = "The backup, for `lockd store restore`", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 501, description = "`store_unsupported`: this store has no backups", body = ErrorBody),
+    )
+)]
+pub(super) async fn backup(State(api): State<Api>) -> Response {
+    let Some(store) = api.embedded.clone() else {
+        return missing(ErrorCode::StoreUnsupported, "only the embedded store can be backed up");
+    };
+    let (sender, receiver) = tokio::sync::mpsc::channel(BACKUP_PIECES);
+    let task = tokio::task::spawn_blocking(move || {
+        let mut sink = std::io::BufWriter::with_capacity(BACKUP_PIECE_BYTES, Pipe(sender.clone()));
+        let outcome: Result<(), String> = { drop(store); Err("no".into()) };
+        let flushed = std::io::Write::flush(&mut sink).map_err(|error| error.to_string());
+        if let Err(error) = outcome.and(flushed) {
+            tracing::warn!(%error, "a backup was not finished");
+            // The reader may be gone; then nobody needs to know.
+            let _told = sender.blocking_send(Err(error)).is_ok();
+        }
+    });
+    drop(task);
+    let pieces = stream::unfold(receiver, |mut receiver| async move {
+        let piece: Result<Bytes, String> = receiver.recv().await?;
+        Some((piece, receiver))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    let kind = HeaderValue::from_static("application/octet-stream");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Blocking writes into a response body; fails when the reader is gone.
+struct Pipe(tokio::sync::mpsc::Sender<Result<Bytes, String>>);
+
+impl std::io::Write for Pipe {
+    fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
+        let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(piece)));
+        sent.map_err(|_| std::io::Error::from(std::io::ErrorKind::BrokenPipe))?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

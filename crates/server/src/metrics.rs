@@ -1,0 +1,271 @@
+//! What the server counts and measures, in Prometheus' terms: base units, few labels, never a key
+//! as a label. One registry per server, so that several can live in one process.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use lockd_core::record::End;
+use lockd_store::Observer;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// What a request wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Operation {
+    Acquire,
+    Keepalive,
+    Release,
+    Get,
+    Update,
+    Mutate,
+    Metadata,
+    Remove,
+    Describe,
+    Read,
+    Watch,
+    List,
+    Revoke,
+    Health,
+    Other,
+}
+
+impl Operation {
+    const ALL: [Self; 15] = [
+        Self::Acquire,
+        Self::Keepalive,
+        Self::Release,
+        Self::Get,
+        Self::Update,
+        Self::Mutate,
+        Self::Metadata,
+        Self::Remove,
+        Self::Describe,
+        Self::Read,
+        Self::Watch,
+        Self::List,
+        Self::Revoke,
+        Self::Health,
+        Self::Other,
+    ];
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Outcome {
+    Ok,
+    Refused,
+    Failed,
+    /// The client went away.
+    Canceled,
+}
+
+impl Outcome {
+    const ALL: [Self; 4] = [Self::Ok, Self::Refused, Self::Failed, Self::Canceled];
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    operation: Operation,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabel {
+    operation: Operation,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndLabel {
+    how: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResourceLabel {
+    resource: &'static str,
+}
+
+/// All measurements of one server.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// By operation and outcome, looked up without hashing on the hot path.
+    requests: Vec<Counter>,
+    durations: Vec<Histogram>,
+    pub(crate) leases_granted: Counter,
+    ended: Family<EndLabel, Counter>,
+    fence_rejections: Family<ResourceLabel, Counter>,
+    pub(crate) handoff: Histogram,
+    pub(crate) store_conflicts: Counter,
+    sync_seconds: Histogram,
+    batch_commits: Histogram,
+    leases: Gauge,
+    waiters: Gauge,
+    pub(crate) connections: Gauge,
+    store_bytes: Gauge,
+    store_reopened: Gauge,
+}
+
+/// What is read when the page is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Levels {
+    pub(crate) leases: usize,
+    pub(crate) waiters: usize,
+    pub(crate) store_bytes: u64,
+    pub(crate) store_reopened: u64,
+}
+
+const LATENCY_BUCKETS: [f64; 16] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0, 60.0,
+];
+
+fn latency() -> Histogram {
+    Histogram::new(LATENCY_BUCKETS)
+}
+
+impl Metrics {
+    #[must_use]
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("lockd");
+        let requests = Family::<RequestLabels, Counter>::default();
+        let durations = Family::<OperationLabel, Histogram>::new_with_constructor(latency);
+        let ended = Family::<EndLabel, Counter>::default();
+        let fence_rejections = Family::<ResourceLabel, Counter>::default();
+        let granted = Counter::default();
+        let conflicts = Counter::default();
+        let (handoff, sync_seconds) = (latency(), latency());
+        let batch_commits =
+            Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0]);
+        let gauges: [Gauge; 5] = Default::default();
+        let [leases, waiters, connections, store_bytes, store_reopened] = gauges;
+
+        let r = &mut registry;
+        r.register("requests", "Requests by operation and outcome", requests.clone());
+        r.register_with_unit(
+            "request_duration",
+            "Time from the head of a request to its answer",
+            Unit::Seconds,
+            durations.clone(),
+        );
+        r.register("leases_granted", "Leases granted", granted.clone());
+        r.register("leases_ended", "Leases ended, by how", ended.clone());
+        r.register("fence_rejections", "Writes fenced off, by what", fence_rejections.clone());
+        let help = "Time from the end of a lease to the grant for the next in line";
+        r.register_with_unit("lease_handoff", help, Unit::Seconds, handoff.clone());
+        let help = "Races for a record that were lost and decided again";
+        r.register("store_conflicts", help, conflicts.clone());
+        let help = "Time one sync of a group commit took";
+        r.register_with_unit("store_sync", help, Unit::Seconds, sync_seconds.clone());
+        r.register("store_batch_commits", "Commits in one sync", batch_commits.clone());
+        r.register("leases", "Leases held now", leases.clone());
+        r.register("waiters", "Requests waiting for a key now", waiters.clone());
+        r.register("connections", "Open connections", connections.clone());
+        let help = "Size of the store";
+        r.register_with_unit("store_size", help, Unit::Bytes, store_bytes.clone());
+        r.register("store_reopened", "Times the store failed and came back", store_reopened.clone());
+        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+        r.register("build", "This program", Info::new(version));
+
+        let pairs = Operation::ALL.into_iter().flat_map(|operation| {
+            Outcome::ALL.into_iter().map(move |outcome| RequestLabels { operation, outcome })
+        });
+        Self {
+            requests: pairs.map(|labels| requests.get_or_create(&labels).clone()).collect(),
+            durations: Operation::ALL
+                .into_iter()
+                .map(|operation| durations.get_or_create(&OperationLabel { operation }).clone())
+                .collect(),
+            registry,
+            leases_granted: granted,
+            ended,
+            fence_rejections,
+            handoff,
+            store_conflicts: conflicts,
+            sync_seconds,
+            batch_commits,
+            leases,
+            waiters,
+            connections,
+            store_bytes,
+            store_reopened,
+        }
+    }
+
+    pub(crate) fn request(&self, operation: Operation, outcome: Outcome, took: Duration) {
+        let index = operation as usize * Outcome::ALL.len() + outcome as usize;
+        if let Some(counter) = self.requests.get(index) {
+            counter.inc();
+        }
+        if let Some(duration) = self.durations.get(operation as usize) {
+            duration.observe(took.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn lease_ended(&self, how: &End) {
+        let how = match how {
+            End::Released | End::Committed => "released",
+            End::RolledBack => "rolled_back",
+            End::Lapsed { .. } => "expired",
+            End::Revoked { .. } => "revoked",
+        };
+        self.ended.get_or_create(&EndLabel { how }).inc();
+    }
+
+    /// A write came too late: on its own key, or on another by a fence condition.
+    pub(crate) fn fenced(&self, resource: &'static str) {
+        self.fence_rejections.get_or_create(&ResourceLabel { resource }).inc();
+    }
+
+    /// The page a scraper reads.
+    pub(crate) fn page(&self, levels: Levels) -> String {
+        let level = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.leases.set(level(levels.leases as u64));
+        self.waiters.set(level(levels.waiters as u64));
+        self.store_bytes.set(level(levels.store_bytes));
+        self.store_reopened.set(level(levels.store_reopened));
+        let mut page = String::new();
+        if prometheus_client::encoding::text::encode(&mut page, &self.registry).is_err() {
+            page.clear();
+            // Writing to a string cannot fail; the page is then empty rather than half.
+            let _infallible = page.write_str("# EOF\n").is_ok();
+        }
+        page
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Observer for Metrics {
+    fn batch_synced(&self, commits: usize, nanos: u64) {
+        self.sync_seconds.observe(Duration::from_nanos(nanos).as_secs_f64());
+        self.batch_commits.observe(u32::try_from(commits).unwrap_or(u32::MAX).into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Levels, Metrics, Operation, Outcome};
+
+    #[test]
+    fn a_request_is_counted_under_its_operation_and_outcome() {
+        let metrics = Metrics::new();
+        metrics.request(Operation::Update, Outcome::Refused, Duration::from_millis(3));
+        let page = metrics.page(Levels { leases: 2, ..Levels::default() });
+        let counted = r#"lockd_requests_total{operation="Update",outcome="Refused"} 1"#;
+        assert!(page.contains(counted), "{page}");
+        assert!(page.contains("lockd_leases 2"), "{page}");
+        let timed = r#"lockd_request_duration_seconds_count{operation="Update"} 1"#;
+        assert!(page.contains(timed), "{page}");
+    }
+}

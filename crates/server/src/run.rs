@@ -1,0 +1,284 @@
+//! A server's life: opened, started, drained, stopped.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use http::Request;
+use lockd_core::time::Span;
+use lockd_store::{EmbeddedOptions, EmbeddedStore, MemStore, OpenError, Store, StoreError};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+use crate::app::{App, Limits};
+use crate::background;
+use crate::clock::{Clock, SystemClock};
+use crate::commit::{self, Records};
+use crate::config::{Address, Settings, StoreSetting};
+use crate::connection::{self, Answer, Rules};
+use crate::http::delivery::Outbox;
+use crate::http::router::Entry;
+use crate::http::Api;
+use crate::ids::Ids;
+use crate::listen::{Bound, Listener};
+use crate::metrics::Metrics;
+use crate::tasks::Tasks;
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("mutual TLS needs certificate bundles, which this build does not have yet")]
+    NoBundles,
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("the store could not be read: {0}")]
+    Store(#[from] StoreError),
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: String, source: std::io::Error },
+    #[error("a task of the runtime failed: {0}")]
+    Runtime(String),
+}
+
+/// What a server is made of besides its settings. Tests bring their own clock, ids and store.
+#[derive(Clone)]
+pub struct Parts {
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Fn() -> Ids + Send + Sync>,
+    pub store: Option<Arc<dyn Store>>,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self { clock: Arc::new(SystemClock::start()), ids: Arc::new(Ids::random), store: None }
+    }
+}
+
+/// How stopping went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// Leases that were still held when the grace was over; they live on in the store.
+    pub leases_left: usize,
+    /// Whether every task ended in time.
+    pub in_time: bool,
+}
+
+/// The API as a service: call it, or mount it in another program.
+pub type Handler = tower::util::BoxCloneSyncService<Request<Body>, Response, std::convert::Infallible>;
+
+/// A lockd server.
+pub struct Server {
+    settings: Settings,
+    api: Api,
+    tasks: Tasks,
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+    metrics_bound: Mutex<Option<Bound>>,
+}
+
+impl Server {
+    /// Opens the store and reads who holds what. Nothing is served yet.
+    ///
+    /// # Errors
+    /// When the store cannot be opened or read.
+    pub async fn new(settings: Settings) -> Result<Self, StartError> {
+        Self::with_parts(settings, Parts::default()).await
+    }
+
+    /// As [`Server::new`], with parts of your own.
+    ///
+    /// # Errors
+    /// When the store cannot be opened or read.
+    pub async fn with_parts(settings: Settings, parts: Parts) -> Result<Self, StartError> {
+        if settings.mtls {
+            return Err(StartError::NoBundles);
+        }
+        let tasks = Tasks::new();
+        let metrics = Arc::new(Metrics::new());
+        let (store, embedded) = match parts.store {
+            Some(store) => (store, None),
+            None => open_store(&settings, &metrics).await?,
+        };
+        let records = Records::new(commit::Parts {
+            store: Arc::clone(&store),
+            clock: parts.clock,
+            metrics: Arc::clone(&metrics),
+            tasks: tasks.clone(),
+            waiters_max: settings.max_waiters,
+        });
+        let app = App::new(records, (parts.ids)(), limits(&settings), tasks.clone());
+        let held = app.records.recover().await?;
+        tracing::info!(held, "store open");
+        let collecting = settings.gc_temps_interval;
+        tasks.spawn("reap", background::reap(Arc::clone(&app)));
+        tasks.spawn("sweep", background::sweep(Arc::clone(&app), settings.sweeper_interval));
+        tasks.spawn("collect", background::collect(Arc::clone(&app), collecting));
+        let api = Api::new(app, embedded);
+        let metrics_bound = Mutex::new(None);
+        Ok(Self { settings, api, tasks, store, metrics, metrics_bound })
+    }
+
+    /// The whole API as a tower service, with or without [`Server::start`].
+    #[must_use]
+    pub fn handler(&self) -> Handler {
+        Handler::new(self.entry())
+    }
+
+    fn entry(&self) -> Entry {
+        self.api.entry(self.settings.max_headers)
+    }
+
+    /// Listens and serves in the background; the addresses it got.
+    ///
+    /// # Errors
+    /// When an address cannot be had.
+    pub async fn start(&self) -> Result<Vec<Bound>, StartError> {
+        raise_file_limit(self.settings.max_connections);
+        let rules = Rules {
+            idle_timeout: self.settings.idle_timeout,
+            room: Arc::new(Semaphore::new(self.settings.max_connections)),
+            metrics: Arc::clone(&self.metrics),
+            tasks: self.tasks.clone(),
+        };
+        let mut bound = Vec::new();
+        let mut listeners = Vec::new();
+        for address in &self.settings.listen {
+            let (listener, at) = bind(address, !self.settings.insecure_bind).await?;
+            listeners.push(listener);
+            bound.push(at);
+        }
+        if let Some(address) = &self.settings.metrics_listen {
+            let (listener, at) = bind(address, false).await?;
+            let rules = Rules { room: Arc::new(Semaphore::new(METRICS_CONNECTIONS)), ..rules.clone() };
+            let pages = Pages(self.api.metrics_router());
+            self.tasks.spawn("accept metrics", connection::accept(listener, rules, pages));
+            *self.metrics_bound.lock() = Some(at);
+        }
+        for listener in listeners {
+            let answers = Answers(self.entry());
+            self.tasks.spawn("accept", connection::accept(listener, rules.clone(), answers));
+        }
+        Ok(bound)
+    }
+
+    /// Where the metrics are served, once started.
+    #[must_use]
+    pub fn metrics_bound(&self) -> Option<Bound> {
+        self.metrics_bound.lock().clone()
+    }
+
+    /// Stops: no new leases, holders may finish for at most `deadline`, then everything ends.
+    /// Leases that are still held live on in the store.
+    pub async fn shutdown(&self, deadline: Duration) -> Shutdown {
+        let app = &self.api.app;
+        app.start_draining();
+        let done = async {
+            while app.records.live.len() > 0 {
+                tokio::time::sleep(DRAIN_LOOK_EVERY).await;
+            }
+        };
+        let finished = tokio::time::timeout(deadline, done).await.is_ok();
+        let leases_left = if finished { 0 } else { app.records.live.len() };
+        let in_time = self.tasks.stop(self.settings.shutdown_timeout).await;
+        if !in_time {
+            tracing::warn!("some tasks did not end in time");
+        }
+        self.store.close().await;
+        Shutdown { leases_left, in_time }
+    }
+}
+
+const METRICS_CONNECTIONS: usize = 64;
+const DRAIN_LOOK_EVERY: Duration = Duration::from_millis(20);
+
+async fn bind(address: &Address, local: bool) -> Result<(Listener, Bound), StartError> {
+    let shown = match address {
+        Address::Tcp { host, port, .. } => format!("{host}:{port}"),
+        Address::Unix(path) => path.display().to_string(),
+    };
+    let failed = |source| StartError::Listen { address: shown.clone(), source };
+    let listener = Listener::bind(address, local).await.map_err(failed)?;
+    let bound = listener.bound().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+type Opened = (Arc<dyn Store>, Option<Arc<EmbeddedStore>>);
+
+async fn open_store(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Opened, StartError> {
+    let path: PathBuf = match &settings.store {
+        StoreSetting::Memory => return Ok((Arc::new(MemStore::new()), None)),
+        StoreSetting::Embedded(path) => path.clone(),
+    };
+    let mut options = EmbeddedOptions::new(path);
+    options.allow_network_fs = settings.allow_network_fs;
+    options.observer = Some(Arc::clone(metrics) as _);
+    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
+    let store = opened.map_err(|error| StartError::Runtime(error.to_string()))??;
+    Ok((Arc::clone(&store) as _, Some(store)))
+}
+
+fn limits(settings: &Settings) -> Limits {
+    let span = |duration: Duration| Span(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+    Limits {
+        default_namespace: settings.default_namespace.clone(),
+        default_ttl: span(settings.default_ttl),
+        max_ttl: span(settings.max_ttl),
+        acquire_block: span(settings.acquire_block),
+        json_max: settings.json_max,
+        mutate_max: settings.mutate_max,
+        body_timeout: settings.body_timeout,
+    }
+}
+
+/// Every connection is a file; the soft limit of most systems is far too low for many waiters.
+fn raise_file_limit(connections: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = connections as u64 + 1_024;
+    let raised = limit.maximum.map_or(wanted, |hard| hard.min(wanted));
+    if limit.current.is_none_or(|soft| soft >= raised) {
+        return;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit }) {
+        Ok(()) if raised < wanted => {
+            tracing::warn!(raised, wanted, "the file limit allows fewer connections than configured");
+        }
+        Ok(()) => tracing::debug!(raised, "file limit raised"),
+        Err(error) => tracing::warn!(%error, "the file limit could not be raised"),
+    }
+}
+
+#[derive(Clone)]
+struct Answers(Entry);
+
+impl Answer for Answers {
+    fn answer(
+        &self,
+        request: Request<Body>,
+        outbox: Outbox,
+    ) -> impl Future<Output = Response> + Send + 'static {
+        self.0.clone().handle(request, Some(outbox))
+    }
+}
+
+#[derive(Clone)]
+struct Pages(Router);
+
+impl Answer for Pages {
+    fn answer(
+        &self,
+        request: Request<Body>,
+        _outbox: Outbox,
+    ) -> impl Future<Output = Response> + Send + 'static {
+        let router = self.0.clone();
+        async move {
+            match router.oneshot(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        }
+    }
+}

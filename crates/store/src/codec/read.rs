@@ -1,0 +1,203 @@
+//! Bytes to fields. Every read is bounded by what is left; nothing here can panic or allocate
+//! more than the bytes it was given.
+
+use lockd_core::answer::{Answer, Remembered, Stamp, Written};
+use lockd_core::fence::{Fence, FenceCondition};
+use lockd_core::ids::{LeaseId, TxnId};
+use lockd_core::key::KeyName;
+use lockd_core::limits::{ANSWERS_MAX, FENCES_MAX};
+use lockd_core::record::{
+    Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
+};
+use lockd_core::time::{BootId, Deadline, Span, Tick, Timeline, UnixMillis};
+
+use super::CodecError;
+use super::write::{HAS_ENDED, HAS_LEASE, HAS_STAGED, HAS_STATE, IS_HIDDEN};
+
+type Read<T> = Result<T, CodecError>;
+
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+    length: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, length: bytes.len() }
+    }
+
+    pub(super) fn finish(&self) -> Read<()> {
+        if self.rest.is_empty() { Ok(()) } else { Err(self.malformed()) }
+    }
+
+    fn malformed(&self) -> CodecError {
+        CodecError::Malformed(self.length - self.rest.len())
+    }
+
+    fn take(&mut self, count: usize) -> Read<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.malformed())?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
+        let at = self.malformed();
+        self.take(N)?.try_into().map_err(|_| at)
+    }
+
+    fn byte(&mut self) -> Read<u8> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+
+    fn flag(&mut self) -> Read<bool> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.malformed()),
+        }
+    }
+
+    fn number(&mut self) -> Read<u64> {
+        let mut value: u64 = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(self.malformed())
+    }
+
+    fn count(&mut self, max: usize) -> Read<usize> {
+        let count = usize::try_from(self.number()?).map_err(|_| self.malformed())?;
+        if count <= max { Ok(count) } else { Err(self.malformed()) }
+    }
+
+    fn slice(&mut self) -> Read<&'a [u8]> {
+        let count = self.count(self.rest.len())?;
+        self.take(count)
+    }
+
+    fn text(&mut self) -> Read<&'a str> {
+        let at = self.malformed();
+        std::str::from_utf8(self.slice()?).map_err(|_| at)
+    }
+}
+
+pub(super) fn record(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<KeyRecord> {
+    let flags = reader.byte()?;
+    let has = |bit: u8| flags & bit != 0;
+    let mut record = KeyRecord {
+        stored: true,
+        hidden: has(IS_HIDDEN),
+        fence: Fence(reader.number()?),
+        version: Version(reader.number()?),
+        updated_at: UnixMillis(reader.number()?),
+        ..KeyRecord::default()
+    };
+    if has(HAS_LEASE) {
+        record.lease = Some(lease(reader, timeline)?);
+    }
+    if has(HAS_ENDED) {
+        record.ended = Some(ended(reader)?);
+    }
+    for _ in 0..reader.count(ANSWERS_MAX)? {
+        record.answers.push(remembered(reader)?);
+    }
+    if has(HAS_STATE) {
+        record.state = Some(state(reader)?);
+    }
+    if has(HAS_STAGED) {
+        record.staged = Some(staged(reader)?);
+    }
+    Ok(record)
+}
+
+fn lease(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<Lease> {
+    let id = LeaseId::new(reader.text()?);
+    let owner = reader.text()?.into();
+    let txn = std::str::from_utf8(reader.take(20)?).ok().and_then(|text| TxnId::parse(text).ok());
+    let txn = txn.ok_or_else(|| reader.malformed())?;
+    let explicit = reader.flag()?;
+    let ttl = Span(reader.number()?);
+    let granted_at = UnixMillis(reader.number()?);
+    let tick = Tick(reader.number()?);
+    let wall = UnixMillis(reader.number()?);
+    let boot = BootId(u128::from_le_bytes(reader.array()?));
+    let expires = timeline.place(Deadline { tick, wall }, boot, ttl);
+    Ok(Lease { id, owner, txn, explicit, ttl, granted_at, expires })
+}
+
+fn ended(reader: &mut Reader<'_>) -> Read<Ended> {
+    let lease = LeaseId::new(reader.text()?);
+    let fence = Fence(reader.number()?);
+    let how = match reader.byte()? {
+        0 => End::Released,
+        1 => End::Committed,
+        2 => End::RolledBack,
+        3 => End::Lapsed { lost: false },
+        4 => End::Lapsed { lost: true },
+        5 => End::Revoked { reason: reader.text()?.into() },
+        _ => return Err(reader.malformed()),
+    };
+    Ok(Ended { lease, fence, how })
+}
+
+fn state(reader: &mut Reader<'_>) -> Read<State> {
+    let etag = Etag(reader.array()?);
+    let bytes = reader.number()?;
+    let content = match reader.byte()? {
+        0 => Content::Inline(reader.slice()?.into()),
+        1 => Content::Blob(reader.text()?.into()),
+        _ => return Err(reader.malformed()),
+    };
+    Ok(State { etag, bytes, content })
+}
+
+fn staged(reader: &mut Reader<'_>) -> Read<Staged> {
+    let version = Version(reader.number()?);
+    let hidden = match reader.byte()? {
+        0 => None,
+        1 => Some(false),
+        2 => Some(true),
+        _ => return Err(reader.malformed()),
+    };
+    let mut fences = Vec::new();
+    for _ in 0..reader.count(FENCES_MAX)? {
+        let key = KeyName::parse_full(reader.text()?).map_err(|_| reader.malformed())?;
+        fences.push(FenceCondition { key, token: Fence(reader.number()?) });
+    }
+    let change = match reader.byte()? {
+        0 => Change::Keep,
+        1 => Change::Remove,
+        2 => Change::Write(state(reader)?),
+        _ => return Err(reader.malformed()),
+    };
+    Ok(Staged { version, change, hidden, fences })
+}
+
+fn remembered(reader: &mut Reader<'_>) -> Read<Remembered> {
+    let id = u128::from_le_bytes(reader.array()?);
+    let request = u128::from_le_bytes(reader.array()?);
+    let at = UnixMillis(reader.number()?);
+    let answer = match reader.byte()? {
+        0 => Answer::Released,
+        1 => Answer::Granted(LeaseId::new(reader.text()?)),
+        2 => Answer::Written(written(reader)?),
+        _ => return Err(reader.malformed()),
+    };
+    Ok(Remembered { stamp: Stamp { id, request }, at, answer })
+}
+
+fn written(reader: &mut Reader<'_>) -> Read<Written> {
+    Ok(Written {
+        lease: LeaseId::new(reader.text()?),
+        version: Version(reader.number()?),
+        bytes: reader.number()?,
+        hidden: reader.flag()?,
+        removed: reader.flag()?,
+        committed: reader.flag()?,
+        etag: if reader.flag()? { Some(Etag(reader.array()?)) } else { None },
+    })
+}

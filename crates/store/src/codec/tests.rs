@@ -1,0 +1,129 @@
+use lockd_core::answer::{Answer, Remembered, Stamp, Written};
+use lockd_core::fence::{Fence, FenceCondition};
+use lockd_core::ids::{LeaseId, TxnId};
+use lockd_core::key::KeyName;
+use lockd_core::record::{
+    Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
+};
+use lockd_core::time::{BootId, Deadline, Now, Span, Tick, Timeline, UnixMillis};
+use proptest::prelude::{any, prop_assert_eq, proptest};
+
+use super::{CodecError, decode, encode};
+
+const BOOT: BootId = BootId(42);
+
+fn timeline() -> Timeline {
+    Timeline { boot: BOOT, start: Now { tick: Tick(5), wall: UnixMillis(6) } }
+}
+
+fn full() -> KeyRecord {
+    let state = |content| State { etag: Etag([7; 32]), bytes: 300, content };
+    KeyRecord {
+        stored: true,
+        fence: Fence(300),
+        version: Version(12),
+        state: Some(state(Content::Inline(b"{\"a\":1}".as_slice().into()))),
+        hidden: true,
+        updated_at: UnixMillis(1_700_000_000_000),
+        lease: Some(Lease {
+            id: LeaseId::new("l-1"),
+            owner: "worker".into(),
+            txn: TxnId::parse("0123456789abcdefghij").unwrap(),
+            explicit: true,
+            ttl: Span(30_000),
+            granted_at: UnixMillis(1),
+            expires: Deadline { tick: Tick(90), wall: UnixMillis(91) },
+        }),
+        staged: Some(Staged {
+            version: Version(13),
+            change: Change::Write(state(Content::Blob("default/k/300-x".into()))),
+            hidden: Some(false),
+            fences: vec![FenceCondition {
+                key: KeyName::parse("ns", "leader").unwrap(),
+                token: Fence(4),
+            }],
+        }),
+        ended: Some(Ended {
+            lease: LeaseId::new("l-0"),
+            fence: Fence(299),
+            how: End::Revoked { reason: "stuck".into() },
+        }),
+        answers: vec![
+            remembered(1, Answer::Released),
+            remembered(2, Answer::Granted(LeaseId::new("l-1"))),
+            remembered(
+                3,
+                Answer::Written(Written {
+                    lease: LeaseId::new("l-1"),
+                    version: Version(13),
+                    etag: Some(Etag([9; 32])),
+                    bytes: 5,
+                    hidden: false,
+                    removed: false,
+                    committed: true,
+                }),
+            ),
+        ],
+    }
+}
+
+fn remembered(id: u128, answer: Answer) -> Remembered {
+    Remembered { stamp: Stamp { id, request: id << 64 }, at: UnixMillis(8), answer }
+}
+
+#[test]
+fn a_record_comes_back_as_it_was() {
+    for record in [KeyRecord { stored: true, ..KeyRecord::default() }, full()] {
+        assert_eq!(decode(&encode(&record, BOOT), &timeline()), Ok(record));
+    }
+}
+
+#[test]
+fn a_lease_of_another_boot_is_put_on_the_present_timeline() {
+    let record = decode(&encode(&full(), BootId(41)), &timeline()).unwrap();
+    assert_eq!(record.lease.unwrap().expires.tick, Tick(5 + 85));
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let bytes = encode(&full(), BOOT);
+    for at in 0..bytes.len() * 8 {
+        let mut damaged = bytes.to_vec();
+        damaged[at / 8] ^= 1 << (at % 8);
+        assert!(decode(&damaged, &timeline()).is_err(), "bit {at}");
+    }
+}
+
+#[test]
+fn every_cut_is_noticed() {
+    let bytes = encode(&full(), BOOT);
+    for length in 0..bytes.len() {
+        assert!(decode(&bytes[..length], &timeline()).is_err(), "{length} bytes");
+    }
+}
+
+#[test]
+fn a_newer_format_is_named() {
+    let mut bytes = encode(&full(), BOOT).to_vec();
+    bytes[2] = 9;
+    assert_eq!(decode(&bytes, &timeline()), Err(CodecError::Version(9)));
+}
+
+/// The bytes written by format 1 must be readable for ever.
+#[test]
+fn the_fixture_of_format_1_is_still_read() {
+    let fixture = include_bytes!("../../fixtures/record-1.bin");
+    assert_eq!(decode(fixture, &timeline()), Ok(full()));
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_never_panic(body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let mut bytes = vec![b'L', b'K', 1];
+        bytes.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        if let Ok(record) = decode(&bytes, &timeline()) {
+            prop_assert_eq!(decode(&encode(&record, BOOT), &timeline()), Ok(record));
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Fields to bytes. Numbers are LEB128, texts carry their length, choices are one byte.
+
+use lockd_core::answer::{Answer, Remembered, Written};
+use lockd_core::record::{Change, Content, End, Ended, KeyRecord, Lease, Staged, State};
+use lockd_core::time::BootId;
+
+pub(super) const HAS_STATE: u8 = 1;
+pub(super) const HAS_LEASE: u8 = 2;
+pub(super) const HAS_STAGED: u8 = 4;
+pub(super) const HAS_ENDED: u8 = 8;
+pub(super) const IS_HIDDEN: u8 = 16;
+
+/// A good guess at how large the record will be.
+pub(super) fn inline_bytes(record: &KeyRecord) -> usize {
+    let staged = record.staged.iter().filter_map(|staged| match &staged.change {
+        Change::Write(state) => Some(state),
+        Change::Keep | Change::Remove => None,
+    });
+    let sizes = record.state.iter().chain(staged).map(|state| match &state.content {
+        Content::Inline(bytes) => bytes.len() + 64,
+        Content::Blob(name) => name.len() + 64,
+    });
+    sizes.sum()
+}
+
+pub(super) fn record(out: &mut Vec<u8>, record: &KeyRecord, boot: BootId) {
+    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    out.push(
+        flag(record.state.is_some(), HAS_STATE)
+            | flag(record.lease.is_some(), HAS_LEASE)
+            | flag(record.staged.is_some(), HAS_STAGED)
+            | flag(record.ended.is_some(), HAS_ENDED)
+            | flag(record.hidden, IS_HIDDEN),
+    );
+    number(out, record.fence.0);
+    number(out, record.version.0);
+    number(out, record.updated_at.0);
+    if let Some(lease) = &record.lease {
+        self::lease(out, lease, boot);
+    }
+    if let Some(ended) = &record.ended {
+        self::ended(out, ended);
+    }
+    count(out, record.answers.len());
+    for remembered in &record.answers {
+        self::remembered(out, remembered);
+    }
+    if let Some(state) = &record.state {
+        self::state(out, state);
+    }
+    if let Some(staged) = &record.staged {
+        self::staged(out, staged);
+    }
+}
+
+fn lease(out: &mut Vec<u8>, lease: &Lease, boot: BootId) {
+    text(out, lease.id.as_str());
+    text(out, &lease.owner);
+    out.extend_from_slice(lease.txn.as_str().as_bytes());
+    out.push(u8::from(lease.explicit));
+    number(out, lease.ttl.0);
+    number(out, lease.granted_at.0);
+    number(out, lease.expires.tick.0);
+    number(out, lease.expires.wall.0);
+    out.extend_from_slice(&boot.0.to_le_bytes());
+}
+
+fn ended(out: &mut Vec<u8>, ended: &Ended) {
+    text(out, ended.lease.as_str());
+    number(out, ended.fence.0);
+    match &ended.how {
+        End::Released => out.push(0),
+        End::Committed => out.push(1),
+        End::RolledBack => out.push(2),
+        End::Lapsed { lost: false } => out.push(3),
+        End::Lapsed { lost: true } => out.push(4),
+        End::Revoked { reason } => {
+            out.push(5);
+            text(out, reason);
+        }
+    }
+}
+
+fn state(out: &mut Vec<u8>, state: &State) {
+    out.extend_from_slice(&state.etag.0);
+    number(out, state.bytes);
+    match &state.content {
+        Content::Inline(bytes) => {
+            out.push(0);
+            count(out, bytes.len());
+            out.extend_from_slice(bytes);
+        }
+        Content::Blob(name) => {
+            out.push(1);
+            text(out, name);
+        }
+    }
+}
+
+fn staged(out: &mut Vec<u8>, staged: &Staged) {
+    number(out, staged.version.0);
+    out.push(match staged.hidden {
+        None => 0,
+        Some(false) => 1,
+        Some(true) => 2,
+    });
+    count(out, staged.fences.len());
+    for condition in &staged.fences {
+        text(out, condition.key.as_str());
+        number(out, condition.token.0);
+    }
+    match &staged.change {
+        Change::Keep => out.push(0),
+        Change::Remove => out.push(1),
+        Change::Write(state) => {
+            out.push(2);
+            self::state(out, state);
+        }
+    }
+}
+
+fn remembered(out: &mut Vec<u8>, remembered: &Remembered) {
+    out.extend_from_slice(&remembered.stamp.id.to_le_bytes());
+    out.extend_from_slice(&remembered.stamp.request.to_le_bytes());
+    number(out, remembered.at.0);
+    match &remembered.answer {
+        Answer::Released => out.push(0),
+        Answer::Granted(lease) => {
+            out.push(1);
+            text(out, lease.as_str());
+        }
+        Answer::Written(answer) => {
+            out.push(2);
+            written(out, answer);
+        }
+    }
+}
+
+fn written(out: &mut Vec<u8>, written: &Written) {
+    text(out, written.lease.as_str());
+    number(out, written.version.0);
+    number(out, written.bytes);
+    out.push(u8::from(written.hidden));
+    out.push(u8::from(written.removed));
+    out.push(u8::from(written.committed));
+    out.push(u8::from(written.etag.is_some()));
+    if let Some(etag) = &written.etag {
+        out.extend_from_slice(&etag.0);
+    }
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    count(out, text.len());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn count(out: &mut Vec<u8>, count: usize) {
+    number(out, count as u64);
+}
+
+fn number(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    out.push(value.to_le_bytes()[0]);
+}

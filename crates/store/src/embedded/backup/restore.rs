@@ -1,0 +1,190 @@
+//! Makes a store out of a backup: into an empty directory, everything verified, under another
+//! name until it is whole and durable. Revisions go on far above those of the backup, because
+//! the store it was taken from may have given more since.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::BackupError;
+use super::format::{Item, ItemReader, VERSION};
+use crate::embedded::blob::{BlobName, Blobs, Draft};
+use crate::embedded::dir::{Layout, make_dir, sync_dir};
+use crate::embedded::head::Position;
+use crate::embedded::options::CACHE_BYTES;
+use crate::embedded::tree::{Tree, TreeError};
+use crate::port::StoreError;
+
+/// Revisions that the original may have given after the backup.
+const REVISIONS_SKIPPED: u64 = 1 << 32;
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Sees each record and may replace its bytes, or refuse the whole restore.
+pub type Adjust<'a> = dyn FnMut(&str, Bytes) -> Result<Bytes, String> + 'a;
+
+/// What was restored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoreSummary {
+    pub records: u64,
+    pub blobs: u64,
+    pub blob_bytes: u64,
+    /// Blobs that were damaged when the backup was made and are missing.
+    pub damaged_blobs: Vec<String>,
+}
+
+/// Restores `backup` into `target`, which must be empty or not exist.
+pub fn restore(
+    backup: &Path,
+    target: &Path,
+    adjust: &mut Adjust<'_>,
+) -> Result<RestoreSummary, BackupError> {
+    let source = BufReader::with_capacity(BUFFER_BYTES, File::open(backup)?);
+    let items = ItemReader::new(source)?;
+    refuse_used(target)?;
+    let parent = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        Some(_) | None => PathBuf::from("."),
+    };
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{:016x}.restoring", rand::random::<u64>()));
+    let draft = parent.join(name);
+    make_dir(&parent)?;
+    let outcome = fill(&draft, items, adjust).and_then(|summary| {
+        fs::rename(&draft, target)?;
+        sync_dir(&parent)?;
+        Ok(summary)
+    });
+    if outcome.is_err() {
+        fs::remove_dir_all(&draft).ok();
+    }
+    outcome
+}
+
+fn refuse_used(target: &Path) -> Result<(), BackupError> {
+    match fs::read_dir(target) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(BackupError::NotEmpty(target.to_owned())),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn fill<R: std::io::Read>(
+    root: &Path,
+    mut items: ItemReader<R>,
+    adjust: &mut Adjust<'_>,
+) -> Result<RestoreSummary, BackupError> {
+    let revision = match items.next()? {
+        Item::Start { version: VERSION, revision } => revision,
+        Item::Start { version: found, .. } => {
+            return Err(BackupError::Version { found, known: VERSION });
+        }
+        _ => return Err(items.damaged()),
+    };
+    let layout = Layout { root: root.to_owned() };
+    // Network or not was for the one who made the directory to know.
+    let lock = layout.claim(true)?;
+    let mut summary = RestoreSummary::default();
+    let position = Position { next_frame: 1, revision: revision + REVISIONS_SKIPPED };
+    let first = records(&layout, &mut items, position, (adjust, &mut summary))?;
+    blobs(&layout, &mut items, first, &mut summary)?;
+    items.end()?;
+    drop(lock);
+    sync_dir(root)?;
+    Ok(summary)
+}
+
+/// Writes the records straight into a tree, in the order they come in, which is theirs. Returns
+/// the item behind the last.
+fn records<R: std::io::Read>(
+    layout: &Layout,
+    items: &mut ItemReader<R>,
+    position: Position,
+    (adjust, summary): (&mut Adjust<'_>, &mut RestoreSummary),
+) -> Result<Item, BackupError> {
+    let unusable = |error: TreeError| BackupError::Store(StoreError::from(error));
+    let (tree, _) = Tree::open(&layout.tree(), CACHE_BYTES).map_err(unusable)?;
+    let mut last: Option<String> = None;
+    let mut behind = Err(BackupError::Damaged("the file ends too early".into()));
+    let mut next = || -> Option<(String, u64, Bytes)> {
+        let mut step = || match items.next()? {
+            Item::Record { name, revision, bytes } => {
+                let ordered = last.as_ref().is_none_or(|last| *last < name);
+                if !ordered || revision > position.revision {
+                    return Err(items.damaged());
+                }
+                last = Some(name.clone());
+                match adjust(&name, bytes) {
+                    Ok(bytes) => Ok(Ok((name, revision, bytes))),
+                    Err(reason) => Err(BackupError::Refused { name, reason }),
+                }
+            }
+            other => Ok(Err(other)),
+        };
+        match step() {
+            Ok(Ok(record)) => {
+                summary.records += 1;
+                Some(record)
+            }
+            Ok(Err(other)) => {
+                behind = Ok(other);
+                None
+            }
+            Err(error) => {
+                behind = Err(error);
+                None
+            }
+        }
+    };
+    tree.ingest_all(&mut next, position).map_err(unusable)?;
+    behind
+}
+
+fn blobs<R: std::io::Read>(
+    layout: &Layout,
+    items: &mut ItemReader<R>,
+    mut item: Item,
+    summary: &mut RestoreSummary,
+) -> Result<(), BackupError> {
+    let blobs = std::sync::Arc::new(Blobs::new(layout.blobs()));
+    loop {
+        match item {
+            Item::Blob { name } => {
+                let draft = Draft::create(&blobs, BlobName::parse(&name)?)?;
+                let mut bytes = 0;
+                loop {
+                    match items.next()? {
+                        Item::Content(content) => {
+                            bytes += content.len() as u64;
+                            draft.append(&content)?;
+                        }
+                        Item::BlobEnd { bytes: expected } if expected == bytes => {
+                            draft.finish()?;
+                            summary.blobs += 1;
+                            summary.blob_bytes += bytes;
+                            break;
+                        }
+                        Item::BlobDamaged => {
+                            summary.damaged_blobs.push(name);
+                            break;
+                        }
+                        _ => return Err(items.damaged()),
+                    }
+                }
+            }
+            Item::Trailer { records, blobs, blob_bytes } => {
+                let counted = (summary.records, summary.blobs, summary.blob_bytes);
+                if counted != (records, blobs, blob_bytes) {
+                    return Err(BackupError::Damaged("its parts are not as many as it says".into()));
+                }
+                return Ok(());
+            }
+            _ => return Err(items.damaged()),
+        }
+        item = items.next()?;
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the adapter that need its insides.
+
+
+mod conformance;
+mod crash;
+mod faults;
+mod tree;

@@ -1,0 +1,258 @@
+//! The tree of all records that a checkpoint has written, on fjall. It is filled by bulk
+//! ingestion only: a checkpoint is one sorted run that appears whole or not at all, synced by the
+//! time the call returns, with no second journal. Its blocks carry checksums; a mismatch is
+//! damage, anything else that fails is a reason to close it and open it again.
+
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
+
+use super::frame::Reader;
+use super::head::{Entry, Position, Table};
+use crate::port::{Name, Revision, Stored};
+
+const RECORDS: &str = "records";
+/// Sorts before every record, so that a checkpoint can begin with it.
+const POSITION_KEY: &[u8] = b"m";
+const RECORD_PREFIX: u8 = b'r';
+/// One thread compacts; the machine belongs to the server.
+const WORKERS: usize = 1;
+const OPEN_FILES: usize = 256;
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum TreeError {
+    #[error("{0}")]
+    Damaged(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<fjall::Error> for TreeError {
+    fn from(error: fjall::Error) -> Self {
+        use fjall::{Error, LsmError};
+        let text = format!("tree: {error:?}");
+        match error {
+            Error::Storage(LsmError::Io(_)) | Error::Io(_) | Error::Poisoned | Error::Locked => {
+                Self::Failed(text)
+            }
+            // The enum is open: what is not plainly an I/O error is about the bytes.
+            _ => Self::Damaged(text),
+        }
+    }
+}
+
+/// fjall panics where a lock was poisoned by a worker that died. That is a failed tree for us,
+/// not the end of the process.
+fn guarded<T>(act: impl FnOnce() -> Result<T, TreeError>) -> Result<T, TreeError> {
+    catch_unwind(AssertUnwindSafe(act))
+        .unwrap_or_else(|_| Err(TreeError::Failed("tree: it panicked".into())))
+}
+
+pub(super) struct Tree {
+    db: Database,
+    records: Keyspace,
+}
+
+impl Tree {
+    /// Opens the tree and tells how far the log is in it.
+    pub(super) fn open(path: &Path, cache_bytes: u64) -> Result<(Self, Position), TreeError> {
+        guarded(|| {
+            let db = Database::builder(path)
+                .cache_size(cache_bytes)
+                .worker_threads(WORKERS)
+                .max_cached_files(Some(OPEN_FILES))
+                .open()?;
+            let records = db.keyspace(RECORDS, KeyspaceCreateOptions::default)?;
+            let position = match records.get(POSITION_KEY)? {
+                Some(bytes) => decode_position(&bytes)
+                    .ok_or_else(|| TreeError::Damaged("tree: unreadable position".into()))?,
+                None => Position { next_frame: 1, revision: 0 },
+            };
+            Ok((Self { db, records }, position))
+        })
+    }
+
+    pub(super) fn get(&self, name: &str) -> Result<Option<Stored>, TreeError> {
+        guarded(|| self.records.get(key(name))?.map(|bytes| decode(name, &bytes)).transpose())
+    }
+
+    pub(super) fn snapshot(self: &Arc<Self>) -> TreeSnapshot {
+        TreeSnapshot { tree: Arc::clone(self), snapshot: self.db.snapshot() }
+    }
+
+    /// Writes a whole generation and the position it reaches, durable on return.
+    pub(super) fn ingest(&self, table: &Table, position: Position) -> Result<(), TreeError> {
+        guarded(|| {
+            self.check_alive()?;
+            let mut run = self.records.start_ingestion()?;
+            run.write(POSITION_KEY, encode_position(position))?;
+            for (name, entry) in table.iter() {
+                match &entry.bytes {
+                    Some(bytes) => run.write(key(name), encode(entry.revision, bytes))?,
+                    None if entry.in_tree => run.write_tombstone(key(name))?,
+                    None => {}
+                }
+            }
+            run.finish()?;
+            Ok(())
+        })
+    }
+
+    /// Fills an empty tree with records that come in name order.
+    pub(super) fn ingest_all(
+        &self,
+        next: &mut dyn FnMut() -> Option<(String, u64, Bytes)>,
+        position: Position,
+    ) -> Result<(), TreeError> {
+        guarded(|| {
+            let mut run = self.records.start_ingestion()?;
+            run.write(POSITION_KEY, encode_position(position))?;
+            while let Some((name, revision, bytes)) = next() {
+                run.write(key(name), encode(revision, &bytes))?;
+            }
+            run.finish()?;
+            Ok(())
+        })
+    }
+
+    /// An error if a worker has failed, after which the tree no longer compacts.
+    pub(super) fn check_alive(&self) -> Result<(), TreeError> {
+        guarded(|| Ok(self.db.persist(PersistMode::Buffer)?))
+    }
+
+    /// Bytes on disk; no I/O but a `stat`.
+    pub(super) fn bytes(&self) -> u64 {
+        guarded(|| Ok(self.records.disk_space())).unwrap_or_default()
+    }
+}
+
+/// The tree as of one moment.
+pub(super) struct TreeSnapshot {
+    tree: Arc<Tree>,
+    snapshot: Snapshot,
+}
+
+impl TreeSnapshot {
+    pub(super) fn get(&self, name: &str) -> Result<Option<Stored>, TreeError> {
+        guarded(|| {
+            let found = self.snapshot.get(&self.tree.records, key(name))?;
+            found.map(|bytes| decode(name, &bytes)).transpose()
+        })
+    }
+
+    /// Walks records in name order until `act` says stop.
+    pub(super) fn walk(
+        &self,
+        from: Bound<&str>,
+        mut act: impl FnMut(&str, Stored) -> Walk,
+    ) -> Result<(), TreeError> {
+        guarded(|| {
+            let end = Bound::Excluded(vec![RECORD_PREFIX + 1]);
+            let from = match from {
+                Bound::Unbounded => Bound::Included(key("")),
+                bound => bound.map(key),
+            };
+            let range = (from, end);
+            for item in self.snapshot.range::<Vec<u8>, _>(&self.tree.records, range) {
+                let (key, bytes) = item.into_inner()?;
+                let name = name(&key)?;
+                if act(name, decode(name, &bytes)?) == Walk::Stop {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Whether a walk goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Walk {
+    On,
+    Stop,
+}
+
+fn key(name: impl AsRef<str>) -> Vec<u8> {
+    let name = name.as_ref().as_bytes();
+    let mut key = Vec::with_capacity(name.len() + 1);
+    key.push(RECORD_PREFIX);
+    key.extend_from_slice(name);
+    key
+}
+
+fn name(key: &[u8]) -> Result<&str, TreeError> {
+    key.split_first()
+        .and_then(|(_, name)| std::str::from_utf8(name).ok())
+        .ok_or_else(|| TreeError::Damaged("tree: a key is not a record name".into()))
+}
+
+fn encode(revision: u64, bytes: &Bytes) -> Vec<u8> {
+    let mut value = Vec::with_capacity(bytes.len() + 8);
+    value.extend_from_slice(&revision.to_le_bytes());
+    value.extend_from_slice(bytes);
+    value
+}
+
+fn decode(name: &str, value: &[u8]) -> Result<Stored, TreeError> {
+    let mut reader = Reader(value);
+    let revision = reader
+        .u64()
+        .ok_or_else(|| TreeError::Damaged(format!("tree: record {name:?} has no revision")))?;
+    Ok(Stored { bytes: Bytes::copy_from_slice(reader.0), revision: Revision(revision) })
+}
+
+fn encode_position(position: Position) -> Vec<u8> {
+    let mut value = position.next_frame.to_le_bytes().to_vec();
+    value.extend_from_slice(&position.revision.to_le_bytes());
+    value
+}
+
+fn decode_position(value: &[u8]) -> Option<Position> {
+    let mut reader = Reader(value);
+    Some(Position { next_frame: reader.u64()?, revision: reader.u64()? })
+}
+
+/// Merges a walk of the tree with newer entries: the page of at most `limit` live records.
+pub(super) fn merge(
+    snapshot: &TreeSnapshot,
+    from: Bound<&str>,
+    prefix: &str,
+    limit: usize,
+    dirty: std::collections::BTreeMap<Name, Entry>,
+) -> Result<Vec<(Name, Stored)>, TreeError> {
+    let mut page = Vec::with_capacity(limit.min(dirty.len() + 64));
+    let mut dirty = dirty.into_iter().peekable();
+    let mut take_dirty = |page: &mut Vec<(Name, Stored)>, before: Option<&str>| {
+        let mut hides = false;
+        while page.len() < limit {
+            let Some((name, entry)) =
+                dirty.next_if(|(name, _)| before.is_none_or(|before| **name <= *before))
+            else {
+                break;
+            };
+            hides = before == Some(&*name);
+            if let Some(stored) = entry.stored() {
+                page.push((name, stored));
+            }
+        }
+        hides
+    };
+    if limit > 0 {
+        snapshot.walk(from, |name, stored| {
+            if !name.starts_with(prefix) {
+                return Walk::Stop;
+            }
+            let hidden = take_dirty(&mut page, Some(name));
+            if !hidden && page.len() < limit {
+                page.push((Arc::from(name), stored));
+            }
+            if page.len() < limit { Walk::On } else { Walk::Stop }
+        })?;
+    }
+    take_dirty(&mut page, None);
+    Ok(page)
+}

@@ -1,0 +1,158 @@
+//! Error codes and the envelope they travel in. A code is for ever: programs branch on it. The
+//! status that goes with each is chosen by the server.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
+        /// A stable name for what went wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ErrorCode {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl ErrorCode {
+            /// Every code, in the order of their declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+
+            /// The code with this name, if there is one.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $($text => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not what the endpoint takes: not JSON, unknown fields, more than one value.
+    InvalidBody = "invalid_body",
+    InvalidNamespace = "invalid_namespace",
+    InvalidKey = "invalid_key",
+    MissingKey = "missing_key",
+    /// A read needs a key, and a lease id unless it is public.
+    MissingParams = "missing_params",
+    MissingOwner = "missing_owner",
+    InvalidOwner = "invalid_owner",
+    MissingLease = "missing_lease",
+    MissingTxn = "missing_txn",
+    MissingFencingToken = "missing_fencing_token",
+    InvalidFencingToken = "invalid_fencing_token",
+    InvalidTtl = "invalid_ttl",
+    InvalidTxn = "invalid_txn",
+    InvalidVersion = "invalid_version",
+    InvalidExpectedBytes = "invalid_expected_bytes",
+    InvalidExpectedSha256 = "invalid_expected_sha256",
+    InvalidMetadata = "invalid_metadata",
+    InvalidMutations = "invalid_mutations",
+    /// The fence condition headers do not pair up or do not parse.
+    InvalidFence = "invalid_fence",
+    InvalidIdempotencyKey = "invalid_idempotency_key",
+    /// A query parameter does not parse.
+    InvalidParams = "invalid_params",
+    /// A page cursor that this server did not give.
+    InvalidCursor = "invalid_cursor",
+    /// Nobody holds the key under that lease.
+    LeaseRequired = "lease_required",
+    LeaseExpired = "lease_expired",
+    /// An operator took the lease away.
+    Revoked = "revoked",
+    FencingMismatch = "fencing_mismatch",
+    NotFound = "not_found",
+    MethodNotAllowed = "method_not_allowed",
+    /// The client took too long to send its request.
+    RequestTimeout = "request_timeout",
+    /// The key is held by somebody else.
+    Waiting = "waiting",
+    AlreadyExists = "already_exists",
+    VersionConflict = "version_conflict",
+    EtagMismatch = "etag_mismatch",
+    TxnMismatch = "txn_mismatch",
+    TxnConflict = "txn_conflict",
+    ExpectedBytesMismatch = "expected_bytes_mismatch",
+    ExpectedSha256Mismatch = "expected_sha256_mismatch",
+    /// Lost too many races for the same record.
+    CasMismatch = "cas_mismatch",
+    /// A fence condition did not hold.
+    FenceFailed = "fence_failed",
+    IdempotencyKeyReused = "idempotency_key_reused",
+    ReadConflict = "read_conflict",
+    DocumentTooLarge = "document_too_large",
+    /// Another request body than a document is larger than it may be.
+    BodyTooLarge = "body_too_large",
+    HeadersTooLarge = "headers_too_large",
+    Internal = "internal_error",
+    /// Stored data does not check out and is not served.
+    StoreDamaged = "store_damaged",
+    QueryDisabled = "query_disabled",
+    IndexUnavailable = "index_unavailable",
+    NamespaceConfigUnavailable = "namespace_config_unavailable",
+    /// The store has no way to do this.
+    StoreUnsupported = "store_unsupported",
+    ShutdownDraining = "shutdown_draining",
+    StoreUnavailable = "store_unavailable",
+    /// Too many requests wait for keys already.
+    TooManyWaiters = "too_many_waiters",
+    /// Too many connections are open already.
+    TooManyConnections = "too_many_connections",
+}
+
+impl std::fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The body of every refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ErrorBody {
+    /// The code; see the error pages for what to do about each.
+    pub error: String,
+    /// For people. Wording may change.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader_endpoint: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_version: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_etag: Option<String>,
+    /// The token that fences the caller off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_fencing_token: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_seconds: Option<u64>,
+    /// `unknown` when the write may or may not have happened: read before you retry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ErrorBody, ErrorCode};
+
+    #[test]
+    fn every_code_is_unique_and_parses_back() {
+        for code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::parse(code.as_str()), Some(*code));
+        }
+        assert_eq!(ErrorCode::parse("no_such_code"), None);
+    }
+
+    #[test]
+    fn the_envelope_leaves_out_what_is_not_known() {
+        let body = ErrorBody { error: "waiting".into(), ..ErrorBody::default() };
+        assert_eq!(serde_json::to_string(&body).unwrap(), r#"{"error":"waiting"}"#);
+    }
+}

@@ -1,0 +1,12 @@
+//! The HTTP API as data: paths, headers, requests, replies and error codes, shared by server and
+//! client. Plain serde types, no logic: what they mean is decided elsewhere.
+
+pub mod admin;
+pub mod error;
+pub mod header;
+pub mod lease;
+pub mod path;
+pub mod state;
+pub mod watch;
+
+pub use error::{ErrorBody, ErrorCode};

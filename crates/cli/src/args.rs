@@ -23,6 +23,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Show in half a minute what lockd does
     Demo,
+    /// A worker of the demo
+    #[command(hide = true)]
+    DemoWorker(cmd::demo::WorkerArgs),
     /// Print an example settings file
     #[command(subcommand)]
     Config(cmd::config::ConfigCommand),

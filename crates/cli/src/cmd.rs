@@ -16,6 +16,7 @@ pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
     match cli.command {
         None => server::run(cli.config, matches).await,
         Some(Command::Demo) => demo::run().await,
+        Some(Command::DemoWorker(args)) => demo::work(args).await,
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Store(command)) => store::run(command).await,
         Some(Command::Version) => {

@@ -1,14 +1,13 @@
 //! What is sent: bytes, or a source that is read while it is sent.
 //!
 //! A source that can be opened again can be sent again; one that cannot is sent once. Each body
-//! counts its steps, so that a slow but moving upload is not taken for a hanging one.
+//! notes when it last moved, so that a slow but moving upload is not taken for a hanging one.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -17,6 +16,7 @@ use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::AsyncRead;
+use tokio::time::Instant;
 use tokio_util::io::ReaderStream;
 
 /// Bytes handed to the connection at once.
@@ -78,7 +78,7 @@ impl Source {
                 }
             }
         };
-        Ok(Some(Upload { content, progress: Arc::default() }))
+        Ok(Some(Upload { content, progress: Progress::start() }))
     }
 }
 
@@ -111,15 +111,20 @@ impl From<String> for Source {
 }
 
 /// How far an upload has come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Progress {
-    steps: AtomicU64,
+    moved: Mutex<Instant>,
     broke: Mutex<Option<io::Error>>,
 }
 
 impl Progress {
-    pub(crate) fn steps(&self) -> u64 {
-        self.steps.load(Ordering::Relaxed)
+    fn start() -> Arc<Self> {
+        Arc::new(Self { moved: Mutex::new(Instant::now()), broke: Mutex::new(None) })
+    }
+
+    /// When the connection last took a piece of it.
+    pub(crate) fn moved(&self) -> Instant {
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The error of the caller's reader, if that is what ended the upload.
@@ -128,7 +133,7 @@ impl Progress {
     }
 
     fn step(&self) {
-        self.steps.fetch_add(1, Ordering::Relaxed);
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Keeps the error and gives the connection another that says as much.
@@ -201,15 +206,17 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn bytes_go_out_in_chunks_with_their_length_known() {
         let source = Source::bytes(vec![7_u8; CHUNK_BYTES + 1]);
         let mut upload = source.open().await.unwrap().unwrap();
         assert_eq!(upload.size_hint().exact(), Some(CHUNK_BYTES as u64 + 1));
         let progress = upload.progress();
+        let opened = progress.moved();
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
         let first = upload.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first.len(), CHUNK_BYTES);
-        assert_eq!(progress.steps(), 1);
+        assert!(progress.moved() > opened, "taking a piece is progress");
         assert_eq!(upload.frame().await.unwrap().unwrap().into_data().unwrap().len(), 1);
         assert!(upload.is_end_stream());
     }

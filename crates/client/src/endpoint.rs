@@ -87,10 +87,9 @@ impl Endpoint {
         if parsed.as_str().contains('@') {
             return Err(malformed());
         }
-        let named = parsed.port().is_some() || authority.ends_with(':');
         let port = match parsed.port_u16() {
             Some(port) => port,
-            None if named => return Err(malformed()),
+            None if authority.len() > parsed.host().len() => return Err(malformed()),
             None => PORT,
         };
         let authority = format!("{}:{port}", parsed.host()).parse().map_err(|_| malformed())?;

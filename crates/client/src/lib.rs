@@ -36,6 +36,7 @@ mod read;
 mod update;
 mod write;
 
+mod backup;
 mod listing;
 mod watch;
 
@@ -48,6 +49,7 @@ mod retry;
 mod transport;
 
 pub use acquire::{Acquire, Detached, Grant, NoWaitSet, WaitSet};
+pub use backup::BackupStream;
 pub use body::Source;
 pub use client::Client;
 pub use context::{LeaseContext, RawLease, Renewed, Resume};

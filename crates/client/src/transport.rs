@@ -189,11 +189,12 @@ async fn answer(
     let sent = match silence {
         None => sending.await,
         Some(silence) => loop {
-            let before = progress.steps();
-            match tokio::time::timeout(silence, &mut sending).await {
+            let moved = progress.moved();
+            let Some(until) = moved.checked_add(silence) else { break sending.await };
+            match tokio::time::timeout_at(until, &mut sending).await {
                 Ok(sent) => break sent,
-                // Slow, but the body is still moving.
-                Err(_) if progress.steps() != before => {}
+                // Slow, but the body has moved on since.
+                Err(_) if progress.moved() > moved => {}
                 Err(_) => return Err(Failure::new(Cause::TimedOut(silence))),
             }
         },

@@ -249,8 +249,15 @@ impl Records {
     /// Takes over what the store says about who holds a key.
     pub(crate) async fn adopt(&self, key: &KeyName) -> Result<(), StoreError> {
         let _turn = self.turn(key).lock().await;
-        let record = self.load(key).await?;
+        let Loaded { stored, record } = self.load_stored(key).await?;
         self.live.follow(key, &record);
+        if record.lease.is_none() {
+            // A restored store has index entries of leases that the restore has ended.
+            let expect = Expect::unchanged(stored.as_ref());
+            let check = Op { name: record_name(key), expect, write: Write::Check };
+            let entry = Op { name: index_name(key), expect: Expect::Any, write: Write::Delete };
+            self.store.commit(vec![check, entry]).await?;
+        }
         Ok(())
     }
 
@@ -272,9 +279,7 @@ impl Records {
     /// Reads what must be known before the first request: the floor of the tokens, and who holds
     /// what. Costs as much as there are leases, not keys.
     pub(crate) async fn recover(&self) -> Result<usize, StoreError> {
-        if let Some(stored) = self.store.load(&Name::from(FLOOR_NAME)).await? {
-            self.floor.store(read_floor(&stored.bytes)?, Ordering::Relaxed);
-        }
+        self.read_or_make_floor().await?;
         let mut after: Option<Name> = None;
         loop {
             let page = self.store.scan(LEASE_PREFIX, after.as_deref(), 1_000).await?;
@@ -283,15 +288,28 @@ impl Records {
             for (name, _) in &page {
                 let key = name.strip_prefix(LEASE_PREFIX).unwrap_or_default();
                 let Ok(key) = KeyName::parse_full(key) else { continue };
-                match self.load(&key).await {
-                    Ok(record) => self.live.follow(&key, &record),
-                    // Told in the log; the others are served.
-                    Err(StoreError::Damaged(_)) => {}
+                match self.adopt(&key).await {
+                    // Damage is told in the log; the others are served.
+                    Ok(()) | Err(StoreError::Damaged(_)) => {}
                     Err(error) => return Err(error),
                 }
             }
         }
         Ok(self.live.len())
+    }
+}
+
+impl Records {
+    /// The floor is there from the first start on, so that every backup has it.
+    async fn read_or_make_floor(&self) -> Result<(), StoreError> {
+        let name = Name::from(FLOOR_NAME);
+        if let Some(stored) = self.store.load(&name).await? {
+            self.floor.store(read_floor(&stored.bytes)?, Ordering::Relaxed);
+            return Ok(());
+        }
+        let write = Write::Put(Bytes::from_static(b"0"));
+        self.store.commit(vec![Op { name, expect: Expect::Absent, write }]).await?;
+        Ok(())
     }
 }
 
@@ -306,8 +324,11 @@ fn index_op(key: &KeyName, before: &KeyRecord, next: &KeyRecord) -> Option<Op> {
         (true, false) => Write::Delete,
         (true, true) | (false, false) => return None,
     };
-    let name = [LEASE_PREFIX, key.as_str()].concat().into();
-    Some(Op { name, expect: Expect::Any, write })
+    Some(Op { name: index_name(key), expect: Expect::Any, write })
+}
+
+fn index_name(key: &KeyName) -> Name {
+    [LEASE_PREFIX, key.as_str()].concat().into()
 }
 
 pub(crate) fn record_name(key: &KeyName) -> Name {

@@ -5,15 +5,18 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use http::Request;
+use http_body::Body as _;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Semaphore;
 
@@ -34,6 +37,9 @@ pub(crate) struct Rules {
 
 /// After running out of file handles, accepting rests for a moment.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// What certainly fits into the buffers of a socket.
+const SHORT_BODY_BYTES: u64 = 16 * 1024;
 
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
 retry-after: 1\r\nconnection: close\r\ncontent-length: 100\r\n\r\n\
@@ -88,13 +94,19 @@ async fn refuse(mut conn: Conn) {
 async fn serve(conn: Conn, rules: &Rules, answer: impl Answer) {
     let outbox = Outbox::default();
     let io = TokioIo::new(Watched::new(conn, outbox.clone()));
-    let service = Calls { answer, outbox };
+    let activity = Arc::new(Activity::default());
+    let service = Calls { answer, outbox, activity: Arc::clone(&activity) };
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(rules.idle_timeout).pipeline_flush(true);
+    // Idle connections are found by `Activity`: a timer per connection, not per request.
+    builder.header_read_timeout(None).pipeline_flush(true);
     let mut serving = pin!(builder.serve_connection(io, service));
     let mut stopping = pin!(rules.tasks.stopping());
     let ended = tokio::select! {
         ended = &mut serving => ended,
+        () = activity.idle_for(rules.idle_timeout) => {
+            tracing::debug!("an idle connection was closed");
+            return;
+        }
         () = &mut stopping => {
             serving.as_mut().graceful_shutdown();
             serving.await
@@ -105,9 +117,57 @@ async fn serve(conn: Conn, rules: &Rules, answer: impl Answer) {
     }
 }
 
+/// Whether a connection does anything: how many requests it began and how many it answered.
+#[derive(Debug, Default)]
+struct Activity {
+    begun: AtomicU64,
+    answered: AtomicU64,
+}
+
+impl Activity {
+    /// Ready when no request was begun or under way for `span` to twice that. A request counts
+    /// as begun when its head is complete, so a head that trickles in does not keep a connection.
+    async fn idle_for(&self, span: Duration) {
+        let mut seen = u64::MAX;
+        loop {
+            let begun = self.begun.load(Ordering::Relaxed);
+            let busy = self.answered.load(Ordering::Relaxed) != begun;
+            if !busy && begun == seen {
+                return;
+            }
+            seen = begun;
+            tokio::time::sleep(span).await;
+        }
+    }
+}
+
+/// Counts a request as answered, or given up, when it goes.
+struct UnderWay(Arc<Activity>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A body that streams for long is part of its request; a short one is as good as sent.
+fn keep_until_sent(answer: Response, under_way: UnderWay) -> Response {
+    let short = answer.body().size_hint().exact().is_some_and(|bytes| bytes <= SHORT_BODY_BYTES);
+    if short {
+        return answer;
+    }
+    answer.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _keep = &under_way;
+            frame
+        }))
+    })
+}
+
 struct Calls<A> {
     answer: A,
     outbox: Outbox,
+    activity: Arc<Activity>,
 }
 
 impl<A: Answer> Service<Request<Incoming>> for Calls<A> {
@@ -116,8 +176,13 @@ impl<A: Answer> Service<Request<Incoming>> for Calls<A> {
     type Future = futures_util::future::BoxFuture<'static, Result<Response, Infallible>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
+        self.activity.begun.fetch_add(1, Ordering::Relaxed);
+        let under_way = UnderWay(Arc::clone(&self.activity));
         let answered = self.answer.answer(request.map(Body::new), self.outbox.clone());
-        Box::pin(async move { Ok(answered.await) })
+        Box::pin(async move {
+            let answer = answered.await;
+            Ok(keep_until_sent(answer, under_way))
+        })
     }
 }
 

@@ -23,6 +23,7 @@ mod connection;
 mod http;
 pub mod ids;
 mod listen;
+pub mod maintain;
 pub mod metrics;
 mod run;
 mod tasks;

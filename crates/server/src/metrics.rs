@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockd_core::record::End;
 use lockd_store::Observer;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -15,7 +15,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 /// What a request wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     Acquire,
     Keepalive,
@@ -55,7 +55,7 @@ impl Operation {
 }
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Ok,
     Refused,
@@ -66,6 +66,23 @@ pub enum Outcome {
 
 impl Outcome {
     const ALL: [Self; 4] = [Self::Ok, Self::Refused, Self::Failed, Self::Canceled];
+}
+
+/// The name of a variant in lower case.
+fn label(variant: &impl std::fmt::Debug) -> String {
+    format!("{variant:?}").to_ascii_lowercase()
+}
+
+impl EncodeLabelValue for Operation {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encoder.write_str(&label(self))
+    }
+}
+
+impl EncodeLabelValue for Outcome {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encoder.write_str(&label(self))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -262,10 +279,10 @@ mod tests {
         let metrics = Metrics::new();
         metrics.request(Operation::Update, Outcome::Refused, Duration::from_millis(3));
         let page = metrics.page(Levels { leases: 2, ..Levels::default() });
-        let counted = r#"lockd_requests_total{operation="Update",outcome="Refused"} 1"#;
+        let counted = r#"lockd_requests_total{operation="update",outcome="refused"} 1"#;
         assert!(page.contains(counted), "{page}");
         assert!(page.contains("lockd_leases 2"), "{page}");
-        let timed = r#"lockd_request_duration_seconds_count{operation="Update"} 1"#;
+        let timed = r#"lockd_request_duration_seconds_count{operation="update"} 1"#;
         assert!(page.contains(timed), "{page}");
     }
 }

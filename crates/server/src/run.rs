@@ -21,7 +21,7 @@ use crate::commit::{self, Records};
 use crate::config::{Address, Settings, StoreSetting};
 use crate::connection::{self, Answer, Rules};
 use crate::http::delivery::Outbox;
-use crate::http::router::Entry;
+use crate::http::router::{Entry, EntryService};
 use crate::http::Api;
 use crate::ids::Ids;
 use crate::listen::{Bound, Listener};
@@ -124,10 +124,10 @@ impl Server {
     /// The whole API as a tower service, with or without [`Server::start`].
     #[must_use]
     pub fn handler(&self) -> Handler {
-        Handler::new(self.entry())
+        Handler::new(EntryService(self.entry()))
     }
 
-    fn entry(&self) -> Entry {
+    fn entry(&self) -> Arc<Entry> {
         self.api.entry(self.settings.max_headers)
     }
 
@@ -252,7 +252,7 @@ fn raise_file_limit(connections: usize) {
 }
 
 #[derive(Clone)]
-struct Answers(Entry);
+struct Answers(Arc<Entry>);
 
 impl Answer for Answers {
     fn answer(
@@ -260,7 +260,7 @@ impl Answer for Answers {
         request: Request<Body>,
         outbox: Outbox,
     ) -> impl Future<Output = Response> + Send + 'static {
-        self.0.clone().handle(request, Some(outbox))
+        Arc::clone(&self.0).handle(request, Some(outbox))
     }
 }
 

@@ -246,7 +246,9 @@ mod tests {
     async fn a_wrapper_that_never_stops_keeps_all_promises() {
         run_all(&|| {
             let inner = Arc::new(MemStore::new());
-            Box::pin(async { Fixture::new(Arc::new(Faulty::new(inner, 1 << 40, Stop::Before)), ()) })
+            Box::pin(async {
+                Fixture::new(Arc::new(Faulty::new(inner, 1 << 40, Stop::Before)), ())
+            })
         })
         .await;
     }
@@ -278,7 +280,11 @@ mod tests {
                 let blob = inner.get_blob("x").await.is_ok();
                 assert_eq!(blob, done == 3 || done == 4, "write {number} {stop:?}");
                 let left = inner.list_blobs(None, 9).await.unwrap();
-                assert_eq!(left.is_empty(), number < 1 || done > 4, "a dead process cleans nothing");
+                assert_eq!(
+                    left.is_empty(),
+                    number < 1 || done > 4,
+                    "a dead process cleans nothing"
+                );
             }
             let inner: Arc<dyn Store> = Arc::new(MemStore::new());
             let faulty = Faulty::new(inner, 5, stop);

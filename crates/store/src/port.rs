@@ -116,9 +116,8 @@ pub fn is_blob_name(name: &str) -> bool {
 }
 
 pub(crate) fn is_blob_segment(segment: &str) -> bool {
-    let allowed = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._~-".contains(&byte)
-    };
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._~-".contains(&byte);
     (1..=BLOB_SEGMENT_BYTES_MAX).contains(&segment.len()) && segment.bytes().all(allowed)
 }
 

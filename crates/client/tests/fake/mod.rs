@@ -2,6 +2,12 @@
 //! It knows nothing about leases; tests say what it says.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;

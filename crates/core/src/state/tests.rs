@@ -191,3 +191,11 @@ fn at_most_sixteen_answers_are_kept() {
     assert_eq!(record.answers.len(), 16);
     assert_eq!(record.answers.last().unwrap().stamp.id, 39);
 }
+
+#[test]
+fn an_etag_is_written_in_hexadecimal() {
+    let mut bytes = [0; 32];
+    bytes[0] = 0x0f;
+    bytes[31] = 0xa9;
+    assert_eq!(Etag(bytes).to_string(), format!("0f{}a9", "00".repeat(30)));
+}

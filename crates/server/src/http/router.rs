@@ -84,12 +84,12 @@ impl Api {
     }
 
     /// The whole API.
-    pub(crate) fn entry(&self, headers_max: usize) -> Entry {
+    pub(crate) fn entry(&self, headers_max: usize) -> Arc<Entry> {
         let (router, _) = routes().split_for_parts();
         let router = router
             .fallback(async || not_found())
             .method_not_allowed_fallback(async || method_not_allowed());
-        Entry { router: router.with_state(self.clone()), api: self.clone(), headers_max }
+        Arc::new(Entry { router: router.with_state(self.clone()), api: self.clone(), headers_max })
     }
 
     /// What the metrics listener serves; needs no identity.
@@ -126,7 +126,6 @@ fn method_not_allowed() -> Response {
 }
 
 /// The entrance for every request, whichever listener it came from.
-#[derive(Clone)]
 pub(crate) struct Entry {
     router: Router,
     api: Api,
@@ -134,7 +133,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) async fn handle(self, mut request: Request<Body>, outbox: Option<Outbox>) -> Response {
+    pub(crate) async fn handle(
+        self: Arc<Self>,
+        mut request: Request<Body>,
+        outbox: Option<Outbox>,
+    ) -> Response {
         let app = &self.api.app;
         let operation = operation(request.uri().path());
         let mut measure = Measure { app, operation, watch: Stopwatch::start(), done: false };
@@ -165,7 +168,10 @@ impl Entry {
 }
 
 /// The API as a service that another program can call or mount.
-impl tower::Service<Request<Body>> for Entry {
+#[derive(Clone)]
+pub(crate) struct EntryService(pub(crate) Arc<Entry>);
+
+impl tower::Service<Request<Body>> for EntryService {
     type Response = Response;
     type Error = std::convert::Infallible;
     type Future = BoxFuture<'static, Result<Response, Self::Error>>;
@@ -175,7 +181,7 @@ impl tower::Service<Request<Body>> for Entry {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let entry = self.clone();
+        let entry = Arc::clone(&self.0);
         Box::pin(async move { Ok(entry.handle(request, None).await) })
     }
 }

@@ -100,7 +100,7 @@ pub(super) async fn backup(State(api): State<Api>) -> Response {
     let (sender, receiver) = tokio::sync::mpsc::channel(BACKUP_PIECES);
     let task = tokio::task::spawn_blocking(move || {
         let mut sink = std::io::BufWriter::with_capacity(BACKUP_PIECE_BYTES, Pipe(sender.clone()));
-        let outcome: Result<(), String> = { drop(store); Err("no".into()) };
+        let outcome = store.backup(&mut sink).map(drop).map_err(|error| error.to_string());
         let flushed = std::io::Write::flush(&mut sink).map_err(|error| error.to_string());
         if let Err(error) = outcome.and(flushed) {
             tracing::warn!(%error, "a backup was not finished");

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{
-    MakeStore, check, commit_one, delete, is_conflict, is_unavailable, load, name, put,
-};
+use super::{MakeStore, check, commit_one, delete, is_conflict, is_unavailable, load, name, put};
 use crate::port::{Expect, Revision};
 
 pub async fn create_and_conflict(make: &MakeStore<'_>) {

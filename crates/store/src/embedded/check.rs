@@ -92,12 +92,7 @@ pub fn check(path: &Path, verify: &mut Verify<'_>) -> Result<Report, OpenError> 
     Ok(report)
 }
 
-fn records(
-    tree: Option<Arc<Tree>>,
-    head: &Table,
-    verify: &mut Verify<'_>,
-    report: &mut Report,
-) {
+fn records(tree: Option<Arc<Tree>>, head: &Table, verify: &mut Verify<'_>, report: &mut Report) {
     let mut newer: BTreeMap<&Name, &Entry> = head.iter().collect();
     let mut look = |name: &str, bytes: &[u8], report: &mut Report| {
         report.records += 1;

@@ -3,6 +3,7 @@
 //! only when the backlog has reached its bound.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -18,6 +19,8 @@ use super::tree::{Tree, TreeError};
 
 /// How often an idle store looks whether a checkpoint is due.
 const TICK: Duration = Duration::from_secs(1);
+/// The longest time without an attempt after checkpoints have failed again and again.
+const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Free space that a checkpoint leaves alone.
 const MARGIN_BYTES_MAX: u64 = 8 << 20;
 
@@ -130,6 +133,7 @@ impl Checkpointer {
     pub(super) fn run(self) {
         let mut pause = self.shared.options.backoff_min;
         let mut idle_since = (Stopwatch::start(), 0);
+        self.calm_down();
         while self.wait(&mut idle_since) {
             self.checkpoints.state.lock().begun += 1;
             let outcome = self.once();
@@ -138,6 +142,7 @@ impl Checkpointer {
                 Ok(()) => {
                     state.ended = state.begun;
                     state.blocked = None;
+                    self.shared.tree_failures.store(0, Ordering::Relaxed);
                     pause = self.shared.options.backoff_min;
                 }
                 Err(NotDone::NoSpace(reason)) => {
@@ -154,6 +159,7 @@ impl Checkpointer {
                     pause = (pause * 2).min(self.shared.options.backoff_max);
                 }
                 Err(NotDone::Tree(error)) => {
+                    self.shared.tree_failures.fetch_add(1, Ordering::Relaxed);
                     state.failed = Some(error.to_string());
                     self.checkpoints.changed.notify_all();
                     drop(state);
@@ -166,6 +172,22 @@ impl Checkpointer {
             }
             self.checkpoints.changed.notify_all();
         }
+    }
+
+    /// Every failure in the tree means that the store is opened again, and nobody can read
+    /// meanwhile: where it fails every time (a disk that is nearly full), not too often.
+    fn calm_down(&self) {
+        let failures = self.shared.tree_failures.load(Ordering::Relaxed);
+        if failures < 2 {
+            return;
+        }
+        let pause = self.shared.options.backoff_min * (1 << failures.min(16));
+        let mut state = self.checkpoints.state.lock();
+        state.blocked = Some(format!("{failures} checkpoints in a row have failed"));
+        self.checkpoints.changed.notify_all();
+        let running = |state: &mut Progress| state.stop.is_none();
+        self.checkpoints.changed.wait_while_for(&mut state, running, pause.min(RETRY_MAX));
+        state.blocked = None;
     }
 
     /// Waits for work; `false` means stop.
@@ -244,7 +266,7 @@ impl Checkpointer {
             State::Open { published, .. } => published.bytes(),
             State::Failed(_) | State::Closed => 0,
         };
-        let needed = bytes + (total / 64).min(MARGIN_BYTES_MAX);
+        let needed = bytes + bytes / 4 + (total / 64).min(MARGIN_BYTES_MAX);
         if free < needed {
             let reason = format!("the disk is full: {free} bytes free, {needed} needed");
             return Err(NotDone::NoSpace(reason));

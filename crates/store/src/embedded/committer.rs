@@ -21,7 +21,10 @@ pub(super) type Answer = oneshot::Sender<Result<Vec<Revision>, StoreError>>;
 
 /// What arrives at the committer.
 pub(super) enum Message {
-    Commit { ops: Vec<Op>, answer: Answer },
+    Commit {
+        ops: Vec<Op>,
+        answer: Answer,
+    },
     /// Write everything out and stop; the answer comes when the files are let go.
     Close(oneshot::Sender<()>),
     /// Look around: another thread has news.
@@ -226,8 +229,7 @@ impl Committer {
             }
         }
         let Batch { judged, writes, accepted, refused, .. } = batch;
-        let position =
-            Position { next_frame: self.writer.next_number(), revision: self.revision };
+        let position = Position { next_frame: self.writer.next_number(), revision: self.revision };
         if let State::Open { published, .. } = &mut *self.shared.state.write() {
             published.publish(writes, judged, position);
         }

@@ -104,14 +104,13 @@ impl Layout {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => String::new(),
             Err(error) => return Err(self.io(error)),
         };
-        let version = text.trim_end().strip_prefix(FORMAT_MAGIC).and_then(|v| v.trim().parse().ok());
+        let version =
+            text.trim_end().strip_prefix(FORMAT_MAGIC).and_then(|v| v.trim().parse().ok());
         match version {
             Some(FORMAT_VERSION) => Ok(()),
-            Some(found) => Err(OpenError::Version {
-                path: self.root.clone(),
-                found,
-                known: FORMAT_VERSION,
-            }),
+            Some(found) => {
+                Err(OpenError::Version { path: self.root.clone(), found, known: FORMAT_VERSION })
+            }
             None => Err(self.damaged("the FORMAT file is not readable")),
         }
     }
@@ -179,7 +178,10 @@ fn network_fs(magic: i64) -> Option<&'static str> {
         (0x2030_528c, "orangefs"),
     ];
     // f_type is signed on some architectures: compare the 32 bits that carry it.
-    KNOWN.iter().find(|(known, _)| known & 0xffff_ffff == magic & 0xffff_ffff).map(|(_, name)| *name)
+    KNOWN
+        .iter()
+        .find(|(known, _)| known & 0xffff_ffff == magic & 0xffff_ffff)
+        .map(|(_, name)| *name)
 }
 
 /// Makes a directory (and its parents) that only its owner may enter.

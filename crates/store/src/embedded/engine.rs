@@ -71,11 +71,8 @@ impl Engine {
         let checkpoints = Arc::new(Checkpoints::default());
         let published =
             Published { head, frozen: None, tree: Arc::clone(&tree), position, generation: 0 };
-        *shared.state.write() = State::Open {
-            published,
-            log: Arc::clone(&log),
-            checkpoints: Arc::clone(&checkpoints),
-        };
+        *shared.state.write() =
+            State::Open { published, log: Arc::clone(&log), checkpoints: Arc::clone(&checkpoints) };
         tracing::info!(
             path = %layout.root.display(),
             frames,

@@ -125,12 +125,7 @@ impl Published {
     /// Makes durable writes visible, all at once. `judged` is the generation in which the
     /// committer looked at what is there: if another was frozen since, what it saw in the head
     /// is in the tree by now, or soon will be.
-    pub(super) fn publish(
-        &mut self,
-        writes: Vec<(Name, Entry)>,
-        judged: u64,
-        position: Position,
-    ) {
+    pub(super) fn publish(&mut self, writes: Vec<(Name, Entry)>, judged: u64, position: Position) {
         for (name, mut entry) in writes {
             entry.in_tree |= match self.head.get(&name) {
                 Some(there) => there.in_tree,
@@ -161,7 +156,8 @@ impl Published {
     ) -> BTreeMap<Name, Entry> {
         let in_prefix = |(name, _): &(&Name, &Entry)| name.starts_with(prefix);
         let mut newer = self.head.range(from).take_while(in_prefix).peekable();
-        let older = self.frozen.as_ref().map(|frozen| frozen.table.range(from).take_while(in_prefix));
+        let older =
+            self.frozen.as_ref().map(|frozen| frozen.table.range(from).take_while(in_prefix));
         let mut older = older.into_iter().flatten().peekable();
         let mut found = BTreeMap::new();
         let mut live = 0;

@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex};
 use super::clock::Stopwatch;
 use super::disk::{Disk, SegmentFile};
 use super::frame::{FrameBuilder, Seal};
-use super::recover::Tail;
 use super::options::{EmbeddedOptions, SPARES_MAX, STALL_MAX};
+use super::recover::Tail;
 
 /// A segment by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ mod tree;
 pub use backup::{Adjust, BackupError, BackupSummary, RestoreSummary, restore};
 pub use check::{Problem, Report, check};
 pub use options::{
-    BACKOFF_MAX, BACKOFF_MIN, CACHE_BYTES, CHECKPOINT_BYTES, COMMIT_BYTES_MAX, EmbeddedOptions, HEAD_BYTES, IDLE_AFTER,
-    IDLE_BYTES, NAME_BYTES_MAX, OpenError, SEGMENT_BYTES,
+    BACKOFF_MAX, BACKOFF_MIN, CACHE_BYTES, CHECKPOINT_BYTES, COMMIT_BYTES_MAX, EmbeddedOptions,
+    HEAD_BYTES, IDLE_AFTER, IDLE_BYTES, NAME_BYTES_MAX, OpenError, SEGMENT_BYTES,
 };
 pub use store::EmbeddedStore;

@@ -14,7 +14,7 @@ pub const SEGMENT_BYTES: u64 = 16 << 20;
 /// The log on disk that makes a checkpoint due.
 pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 /// The records in memory that make a checkpoint due.
-pub const HEAD_BYTES: u64 = 24 << 20;
+pub const HEAD_BYTES: u64 = 16 << 20;
 /// The block cache of the tree.
 pub const CACHE_BYTES: u64 = 32 << 20;
 /// Records younger than this are not worth an idle checkpoint.

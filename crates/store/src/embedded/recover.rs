@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::disk::Disk;
 use super::dir::Layout;
+use super::disk::Disk;
 use super::frame::{Frame, each_write, frame_at, later_frame};
 use super::head::{Entry, Position, Table};
 use super::log::{Filled, Segment, parse_name};

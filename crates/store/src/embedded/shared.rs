@@ -2,7 +2,7 @@
 //! committer publishes, the checkpointer freezes and thaws, everybody else reads.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -23,6 +23,8 @@ pub(super) struct Shared {
     pub(super) blobs: Arc<Blobs>,
     /// Commits were refused for want of space, and none has succeeded since.
     pub(super) starved: AtomicBool,
+    /// How often in a row a checkpoint has failed in the tree.
+    pub(super) tree_failures: AtomicU32,
 }
 
 /// Open, or not and why.

@@ -2,7 +2,7 @@
 //! committer's queue, blobs to their files.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread::{self, JoinHandle};
 
 use futures_util::future::{BoxFuture, ready};
@@ -46,6 +46,7 @@ impl EmbeddedStore {
             counters: Counters::default(),
             blobs,
             starved: AtomicBool::new(false),
+            tree_failures: AtomicU32::new(0),
         });
         measure_blobs(&shared);
         let (queue, receiver) = mpsc::channel(QUEUE_COMMITS);
@@ -62,6 +63,18 @@ impl EmbeddedStore {
 
     pub(super) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// Checkpoints made so far.
+    #[cfg(test)]
+    pub(super) fn checkpoints(&self) -> u64 {
+        self.shared.counters.checkpoints.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Memory held by records that wait for a checkpoint.
+    #[cfg(test)]
+    pub(super) fn backlog_bytes(&self) -> u64 {
+        self.shared.state.read().published().map_or(0, super::head::Published::bytes)
     }
 
     async fn send(&self, ops: Vec<Op>) -> Result<Vec<Revision>, StoreError> {

@@ -27,15 +27,30 @@ const TRAILER: u8 = 7;
 /// What a backup is made of, in this order: start, records by name, blobs by name, trailer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Item {
-    Start { version: u32, revision: u64 },
-    Record { name: String, revision: u64, bytes: Bytes },
+    Start {
+        version: u32,
+        revision: u64,
+    },
+    Record {
+        name: String,
+        revision: u64,
+        bytes: Bytes,
+    },
     /// Contents follow until the end.
-    Blob { name: String },
+    Blob {
+        name: String,
+    },
     Content(Bytes),
-    BlobEnd { bytes: u64 },
+    BlobEnd {
+        bytes: u64,
+    },
     /// The blob could not be read to its end; it is not part of the backup.
     BlobDamaged,
-    Trailer { records: u64, blobs: u64, blob_bytes: u64 },
+    Trailer {
+        records: u64,
+        blobs: u64,
+        blob_bytes: u64,
+    },
 }
 
 impl Item {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::BackupError;
 use super::format::{Item, ItemReader, VERSION};
-use crate::embedded::blob::{BlobName, Blobs, Draft};
+use crate::embedded::blob::{BlobName, Blobs, Draft, Piece};
 use crate::embedded::dir::{Layout, make_dir, sync_dir};
 use crate::embedded::head::Position;
 use crate::embedded::options::CACHE_BYTES;
@@ -144,6 +144,16 @@ fn records<R: std::io::Read>(
     behind
 }
 
+fn append(draft: &Draft, mut content: &[u8]) -> Result<(), StoreError> {
+    while !content.is_empty() {
+        let mut piece = Piece::default();
+        let taken = piece.fill(content);
+        draft.append(&mut piece)?;
+        content = content.get(taken..).unwrap_or_default();
+    }
+    Ok(())
+}
+
 fn blobs<R: std::io::Read>(
     layout: &Layout,
     items: &mut ItemReader<R>,
@@ -160,7 +170,7 @@ fn blobs<R: std::io::Read>(
                     match items.next()? {
                         Item::Content(content) => {
                             bytes += content.len() as u64;
-                            draft.append(&content)?;
+                            append(&draft, &content)?;
                         }
                         Item::BlobEnd { bytes: expected } if expected == bytes => {
                             draft.finish()?;
@@ -179,7 +189,9 @@ fn blobs<R: std::io::Read>(
             Item::Trailer { records, blobs, blob_bytes } => {
                 let counted = (summary.records, summary.blobs, summary.blob_bytes);
                 if counted != (records, blobs, blob_bytes) {
-                    return Err(BackupError::Damaged("its parts are not as many as it says".into()));
+                    return Err(BackupError::Damaged(
+                        "its parts are not as many as it says".into(),
+                    ));
                 }
                 return Ok(());
             }

@@ -44,12 +44,17 @@ impl Nonce {
         (reader.u32()? == crc32c::crc32c(covered)).then_some(Self(nonce))
     }
 
-    /// Appends one frame to `out`.
-    pub(super) fn frame(self, index: u64, content: &[u8], out: &mut Vec<u8>) {
+    /// Fills in the header of a frame whose content stands behind it.
+    fn seal(self, index: u64, frame: &mut [u8]) {
+        let Some((header, content)) = frame.split_at_mut_checked(FRAME_HEADER_BYTES) else {
+            return;
+        };
         let len = u32::try_from(content.len()).unwrap_or(TRAILER_MARK);
-        out.extend_from_slice(&len.to_le_bytes());
-        out.extend_from_slice(&self.checksum(index, content).to_le_bytes());
-        out.extend_from_slice(content);
+        let fields =
+            len.to_le_bytes().into_iter().chain(self.checksum(index, content).to_le_bytes());
+        for (place, byte) in header.iter_mut().zip(fields) {
+            *place = byte;
+        }
     }
 
     /// Whether this is the content of frame `index`.
@@ -93,6 +98,54 @@ impl Whole {
         let frames = self.frames.saturating_mul(FRAME_HEADER_BYTES as u64);
         let ends = (HEADER_BYTES + TRAILER_BYTES) as u64;
         frames.saturating_add(self.bytes).saturating_add(ends)
+    }
+}
+
+/// Some frames on their way into a file, each with room for its header in front.
+#[derive(Debug, Default)]
+pub(crate) struct Piece {
+    bytes: Vec<u8>,
+}
+
+const STRIDE: usize = FRAME_HEADER_BYTES + FRAME_BYTES;
+const PIECE_FRAMES: usize = 4;
+
+impl Piece {
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() >= PIECE_FRAMES * STRIDE
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Takes content, up to the end of a frame. Returns how much.
+    pub(crate) fn fill(&mut self, content: &[u8]) -> usize {
+        if self.bytes.len().is_multiple_of(STRIDE) {
+            self.bytes.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+        }
+        let room = STRIDE - self.bytes.len() % STRIDE;
+        let taken = content.get(..room).unwrap_or(content);
+        self.bytes.extend_from_slice(taken);
+        taken.len()
+    }
+
+    /// Numbers and seals the frames and adds them to the count. The result goes into the file.
+    pub(super) fn seal(&mut self, nonce: Nonce, whole: &mut Whole) -> &[u8] {
+        for frame in self.bytes.chunks_mut(STRIDE) {
+            nonce.seal(whole.frames, frame);
+            whole.frames += 1;
+            whole.bytes += frame.len().saturating_sub(FRAME_HEADER_BYTES) as u64;
+        }
+        &self.bytes
     }
 }
 

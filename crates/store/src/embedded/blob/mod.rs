@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
+pub(crate) use self::format::Piece;
 pub(crate) use self::name::{BlobName, Kind};
 pub(crate) use self::read::BlobFile;
 use self::read::FileBlobReader;
@@ -45,10 +46,9 @@ impl Blobs {
     }
 
     fn shrunk(&self, bytes: u64) {
-        self.bytes.try_update(Ordering::Relaxed, Ordering::Relaxed, |all| {
-            Some(all.saturating_sub(bytes))
-        })
-        .ok();
+        self.bytes
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |all| Some(all.saturating_sub(bytes)))
+            .ok();
     }
 
     pub(super) async fn put(
@@ -83,7 +83,8 @@ impl Blobs {
         let bytes = fs::metadata(&path).map_or(0, |meta| meta.len());
         let deleted = if *backups > 0 {
             // A backup may still need it.
-            fs::rename(&path, name.path(&self.root, Kind::Deleted)).map_or_else(if_there, |()| Ok(true))
+            fs::rename(&path, name.path(&self.root, Kind::Deleted))
+                .map_or_else(if_there, |()| Ok(true))
         } else {
             remove_if_there(&path)
         };

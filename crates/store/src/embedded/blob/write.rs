@@ -7,21 +7,22 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use super::format::{FRAME_BYTES, FRAME_HEADER_BYTES, Nonce, Whole};
-use super::name::{BlobName, Kind};
 use super::Blobs;
-use crate::embedded::disk::new_file;
+use super::format::{Nonce, Piece, Whole};
+use super::name::{BlobName, Kind};
 use crate::embedded::dir::{make_dir, sync_dir};
+use crate::embedded::disk::new_file;
 use crate::embedded::store::off_thread;
 use crate::port::{BlobWriter, StoreError};
 
-/// What is handed to the disk at once.
-const PIECE_BYTES: usize = 4 * FRAME_BYTES;
+/// How much is written before a sync of what is there begins beside the next writes, so that
+/// little is left to wait for at the end.
+const SYNC_EVERY_BYTES: usize = 4 << 20;
 /// How often a folder that vanishes under us is made again.
 const FOLDER_ATTEMPTS: usize = 16;
 
@@ -32,6 +33,10 @@ pub(crate) struct Draft {
     path: PathBuf,
     nonce: Nonce,
     content: Mutex<Content>,
+    /// The same file, for syncs beside the writes.
+    early: File,
+    /// A failed sync is reported once by the system; the blob must not be finished after it.
+    sync_failed: Mutex<Option<String>>,
 }
 
 struct Content {
@@ -54,36 +59,42 @@ impl Draft {
             }
         })?;
         let nonce = Nonce(rand::random());
-        let written = file.write_all(&nonce.header());
+        let prepared = file.write_all(&nonce.header()).and_then(|()| file.try_clone());
+        let early = match prepared {
+            Ok(early) => early,
+            Err(error) => {
+                fs::remove_file(&path).ok();
+                blobs.prune(&name);
+                return Err(unwritten(&error));
+            }
+        };
         let content = Mutex::new(Content { file, whole: Whole::default(), done: false });
-        let draft = Self { blobs: Arc::clone(blobs), name, path, nonce, content };
-        written.map_err(|error| StoreError::Unavailable(format!("cannot write a blob: {error}")))?;
-        Ok(draft)
+        let (blobs, sync_failed) = (Arc::clone(blobs), Mutex::default());
+        Ok(Self { blobs, name, path, nonce, content, early, sync_failed })
     }
 
-    pub(crate) fn append(&self, piece: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn append(&self, piece: &mut Piece) -> Result<(), StoreError> {
         let mut content = self.content.lock();
-        let mut framed =
-            Vec::with_capacity(piece.len() + piece.len().div_ceil(FRAME_BYTES) * FRAME_HEADER_BYTES);
-        for frame in piece.chunks(FRAME_BYTES) {
-            self.nonce.frame(content.whole.frames, frame, &mut framed);
-            content.whole.frames += 1;
-            content.whole.bytes += frame.len() as u64;
+        let Content { file, whole, .. } = &mut *content;
+        file.write_all(piece.seal(self.nonce, whole)).map_err(|error| unwritten(&error))
+    }
+
+    fn sync_early(&self) {
+        if let Err(error) = self.early.sync_data() {
+            *self.sync_failed.lock() = Some(error.to_string());
         }
-        content
-            .file
-            .write_all(&framed)
-            .map_err(|error| StoreError::Unavailable(format!("cannot write a blob: {error}")))
     }
 
     /// Syncs the content, gives the file its name and syncs that.
     pub(crate) fn finish(&self) -> Result<(), StoreError> {
         let mut content = self.content.lock();
-        let unwritten = |error| StoreError::Unavailable(format!("cannot finish a blob: {error}"));
+        if let Some(error) = &*self.sync_failed.lock() {
+            return Err(unwritten(error));
+        }
         let trailer = self.nonce.trailer(content.whole);
-        content.file.write_all(&trailer).map_err(unwritten)?;
-        content.file.sync_all().map_err(unwritten)?;
-        let length = content.file.metadata().map_err(unwritten)?.len();
+        content.file.write_all(&trailer).map_err(|error| unwritten(&error))?;
+        content.file.sync_all().map_err(|error| unwritten(&error))?;
+        let length = content.file.metadata().map_err(|error| unwritten(&error))?.len();
         let target = self.name.path(&self.blobs.root, Kind::Finished);
         match fs::rename(&self.path, target) {
             Ok(()) => content.done = true,
@@ -92,7 +103,7 @@ impl Draft {
                 content.done = true;
                 return Err(StoreError::NoBlob);
             }
-            Err(error) => return Err(unwritten(error)),
+            Err(error) => return Err(unwritten(&error)),
         }
         self.blobs.grown(length);
         for folder in self.name.folders(&self.blobs.root) {
@@ -113,6 +124,10 @@ impl Drop for Draft {
     }
 }
 
+fn unwritten(error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Unavailable(format!("cannot write a blob: {error}"))
+}
+
 /// A delete may remove a folder it finds empty just before the file is made in it.
 fn create_in_folder(folder: &std::path::Path, path: &std::path::Path) -> io::Result<File> {
     let mut attempt = 1;
@@ -129,40 +144,58 @@ fn create_in_folder(folder: &std::path::Path, path: &std::path::Path) -> io::Res
 /// The writing end given to callers.
 pub(super) struct FileBlobWriter {
     draft: Arc<Draft>,
-    piece: Vec<u8>,
-    in_flight: Option<JoinHandle<Result<Vec<u8>, StoreError>>>,
+    piece: Piece,
+    in_flight: Option<JoinHandle<Result<Piece, StoreError>>>,
+    syncing: Option<JoinHandle<()>>,
+    unsynced: usize,
     failed: Option<StoreError>,
 }
 
 impl FileBlobWriter {
     pub(super) fn new(draft: Draft) -> Self {
-        let draft = Arc::new(draft);
-        Self { draft, piece: Vec::new(), in_flight: None, failed: None }
+        Self {
+            draft: Arc::new(draft),
+            piece: Piece::default(),
+            in_flight: None,
+            syncing: None,
+            unsynced: 0,
+            failed: None,
+        }
     }
 
     /// Waits for the piece that is being written; its buffer is used again.
-    async fn settle(&mut self) -> Result<Vec<u8>, StoreError> {
+    async fn settle(&mut self) -> Result<Piece, StoreError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let Some(handle) = &mut self.in_flight else { return Ok(Vec::new()) };
+        let Some(handle) = &mut self.in_flight else { return Ok(Piece::default()) };
         // Taken out only when it has ended: this future may be dropped while it waits.
         let outcome = handle.await;
         self.in_flight = None;
-        let outcome = outcome.unwrap_or_else(|error| {
-            Err(StoreError::Unavailable(format!("a blob was not written: {error}")))
-        });
+        let outcome = outcome.unwrap_or_else(|error| Err(unwritten(&error)));
         outcome.inspect_err(|error| self.failed = Some(error.clone()))
     }
 
     async fn hand_over(&mut self) -> Result<(), StoreError> {
         let mut spare = self.settle().await?;
         spare.clear();
-        let piece = std::mem::replace(&mut self.piece, spare);
+        self.sync_beside();
+        self.unsynced += self.piece.len();
+        let mut piece = std::mem::replace(&mut self.piece, spare);
         let draft = Arc::clone(&self.draft);
-        let write = move || draft.append(&piece).map(|()| piece);
+        let write = move || draft.append(&mut piece).map(|()| piece);
         self.in_flight = Some(tokio::task::spawn_blocking(write));
         Ok(())
+    }
+
+    /// Begins to sync what is written, unless that is under way.
+    fn sync_beside(&mut self) {
+        let free = self.syncing.as_ref().is_none_or(JoinHandle::is_finished);
+        if free && self.unsynced >= SYNC_EVERY_BYTES {
+            let draft = Arc::clone(&self.draft);
+            self.syncing = Some(tokio::task::spawn_blocking(move || draft.sync_early()));
+            self.unsynced = 0;
+        }
     }
 }
 
@@ -173,11 +206,11 @@ impl BlobWriter for FileBlobWriter {
                 return Err(error.clone());
             }
             while !chunk.is_empty() {
-                if self.piece.len() >= PIECE_BYTES {
+                if self.piece.is_full() {
                     self.hand_over().await?;
                 }
-                let room = (PIECE_BYTES - self.piece.len()).min(chunk.len());
-                self.piece.extend_from_slice(&chunk.split_to(room));
+                let taken = self.piece.fill(&chunk);
+                chunk.advance(taken);
             }
             Ok(())
         })
@@ -189,6 +222,10 @@ impl BlobWriter for FileBlobWriter {
                 self.hand_over().await?;
             }
             self.settle().await?;
+            if let Some(syncing) = self.syncing.take() {
+                // What it found is with the draft.
+                syncing.await.map_err(|error| unwritten(&error))?;
+            }
             let draft = Arc::clone(&self.draft);
             drop(self);
             off_thread(move || draft.finish()).await

@@ -2,12 +2,13 @@
 
 use futures_util::future::BoxFuture;
 
+use super::scratch;
 use crate::conformance::{Fixture, run_all};
 use crate::embedded::{EmbeddedOptions, EmbeddedStore};
 
 fn fixture(change: fn(&mut EmbeddedOptions)) -> BoxFuture<'static, Fixture> {
     Box::pin(async move {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         let mut options = EmbeddedOptions::new(folder.path());
         change(&mut options);
         Fixture::new(EmbeddedStore::open(options).unwrap(), folder)

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::faults::{Fault, FaultyDisk};
+use super::{healed, scratch, small};
 use crate::conformance::{delete, name, put};
 use crate::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::port::{Expect, Op, Revision, Store, StoreError, Write};
@@ -14,13 +14,7 @@ const KEYS: usize = 8;
 const COMMITS: usize = 60;
 
 fn options(path: &Path, disk: &FaultyDisk) -> EmbeddedOptions {
-    let mut options = EmbeddedOptions::new(path);
-    options.segment_bytes = 4096;
-    options.checkpoint_bytes = 8192;
-    options.head_bytes = 4096;
-    options.backoff_min = Duration::from_millis(1);
-    options.disk = Arc::new(disk.clone());
-    options
+    EmbeddedOptions { disk: Arc::new(disk.clone()), ..small(path) }
 }
 
 /// What a client knows: for each key what is there for certain, or what may be.
@@ -86,15 +80,12 @@ impl Ledger {
     async fn reconcile(&mut self, store: &dyn Store, context: &str) {
         let names: Vec<_> = (0..KEYS).map(|key| name(format!("k{key}"))).collect();
         let loaded = store.load_many(&names).await.unwrap();
-        let found: BTreeMap<String, _> = names
-            .iter()
-            .zip(loaded)
-            .map(|(name, stored)| (name.to_string(), stored))
-            .collect();
+        let found: BTreeMap<String, _> =
+            names.iter().zip(loaded).map(|(name, stored)| (name.to_string(), stored)).collect();
         let doubt = self.doubt.take().unwrap_or_default();
-        let happened = doubt.iter().any(|(key, bytes)| {
-            found[key].as_ref().map(|stored| stored.bytes.to_vec()) != *bytes
-        });
+        let happened = doubt
+            .iter()
+            .any(|(key, bytes)| found[key].as_ref().map(|stored| stored.bytes.to_vec()) != *bytes);
         let happened = !doubt.is_empty() && !happened;
         for (key, stored) in &found {
             let expected = match doubt.iter().find(|(name, _)| name == key) {
@@ -136,7 +127,7 @@ impl Ledger {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_power_cut_at_any_operation_loses_nothing_acknowledged() {
     for strike in 0.. {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         let disk = FaultyDisk::striking(strike, Fault::PowerCut, strike);
         let mut ledger = Ledger::default();
         let mut reached = 0;
@@ -169,17 +160,10 @@ async fn a_power_cut_at_any_operation_loses_nothing_acknowledged() {
     }
 }
 
-/// Waits until the store works again by itself.
-async fn healed(store: &dyn Store) {
-    while store.health().is_err() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 async fn fails_and_heals(fault: Fault) {
     let mut untouched = false;
     for strike in 0.. {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         let disk = FaultyDisk::default();
         let store = EmbeddedStore::open(options(folder.path(), &disk)).unwrap();
         disk.strike(strike, fault);

@@ -1,7 +1,56 @@
 //! Tests of the adapter that need its insides.
 
-
+mod backup;
 mod conformance;
 mod crash;
+mod damage;
 mod faults;
+mod opening;
+mod pressure;
+mod space;
 mod tree;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::{EmbeddedOptions, EmbeddedStore};
+use crate::port::Store;
+
+/// A folder in memory where there is one: these tests make and open hundreds of stores, and what
+/// a sync is worth is not what they are about.
+fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// Small segments and frequent checkpoints.
+fn small(path: &Path) -> EmbeddedOptions {
+    let mut options = EmbeddedOptions::new(path);
+    options.segment_bytes = 4096;
+    options.checkpoint_bytes = 8192;
+    options.head_bytes = 4096;
+    options.backoff_min = Duration::from_millis(1);
+    options
+}
+
+/// Nothing goes into the tree before the store is closed.
+fn log_only(path: &Path) -> EmbeddedOptions {
+    let mut options = EmbeddedOptions::new(path);
+    options.segment_bytes = 4096;
+    options.checkpoint_bytes = 1 << 40;
+    options.head_bytes = 1 << 40;
+    options
+}
+
+fn open(options: EmbeddedOptions) -> Arc<EmbeddedStore> {
+    EmbeddedStore::open(options).unwrap()
+}
+
+/// Waits until the store works, again or by itself.
+async fn healed(store: &dyn Store) {
+    while store.health().is_err() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

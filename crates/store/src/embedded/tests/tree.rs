@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::scratch;
 use crate::embedded::head::{Entry, Position, Table};
 use crate::embedded::tree::{Tree, Walk};
 
@@ -48,7 +49,7 @@ proptest! {
     fn the_tree_is_the_sum_of_its_checkpoints(
         steps in proptest::collection::vec(step(), 1..40),
     ) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         let (tree, _) = Tree::open(folder.path(), CACHE_BYTES).unwrap();
         let mut tree = Arc::new(tree);
         let mut model: BTreeMap<String, Bytes> = BTreeMap::new();

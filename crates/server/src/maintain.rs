@@ -1,0 +1,217 @@
+//! Work on a store that no server has open: restoring a backup, checking, looking into a record.
+//! Restoring raises every fencing token, because tokens that were given after the backup was made
+//! must never be given again.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lockd_core::fence::Fence;
+use lockd_core::key::KeyName;
+use lockd_core::record::{Change, Content, End, KeyRecord, State};
+use lockd_core::time::{BootId, Now, Tick, Timeline, UnixMillis};
+use lockd_store::embedded::{self, BackupError, Problem, Report, RestoreSummary};
+use lockd_store::{EmbeddedOptions, EmbeddedStore, Name, OpenError, Store, StoreError, codec};
+use serde_json::{Value, json};
+
+use crate::commit::{FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, read_floor, record_name};
+
+/// Far more grants than a key can see between a backup and its restore.
+const TOKENS_SKIPPED: u64 = 1 << 32;
+
+/// Why maintenance failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MaintainError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the record of {key} is damaged: {detail}")]
+    Damaged { key: KeyName, detail: String },
+    #[error("the backup does not come from a lockd server: it has no floor of tokens")]
+    NoFloor,
+}
+
+/// Every stored lease counts as over: nobody reads times from a store at rest.
+const NO_TIME: Timeline = Timeline {
+    boot: BootId(0),
+    start: Now { tick: Tick(0), wall: UnixMillis(0) },
+};
+
+/// Restores a backup into an empty or missing directory. Leases are ended, tokens go on far above
+/// all that were ever given, also for keys that the backup does not know.
+///
+/// # Errors
+/// When the backup is damaged or the directory is in use; then nothing is left behind.
+pub fn restore(backup: &Path, target: &Path) -> Result<RestoreSummary, MaintainError> {
+    let mut floor_seen = false;
+    let mut adjust = |name: &str, bytes: Bytes| {
+        floor_seen |= name == FLOOR_NAME;
+        raise_tokens(name, bytes)
+    };
+    let summary = embedded::restore(backup, target, &mut adjust)?;
+    if !floor_seen {
+        // Without a floor, keys made after the backup would start over with token one.
+        let removed = std::fs::remove_dir_all(target);
+        tracing::debug!(removed = removed.is_ok(), "restore undone");
+        return Err(MaintainError::NoFloor);
+    }
+    Ok(summary)
+}
+
+fn raise_tokens(name: &str, bytes: Bytes) -> Result<Bytes, String> {
+    if name == FLOOR_NAME {
+        let floor = read_floor(&bytes).map_err(|error| error.to_string())?;
+        return Ok((floor + TOKENS_SKIPPED).to_string().into());
+    }
+    if !name.starts_with(KEY_PREFIX) {
+        return Ok(bytes);
+    }
+    let mut record = codec::decode(&bytes, &NO_TIME).map_err(|error| error.to_string())?;
+    // The holder knows nothing of the restore: what it holds is worth nothing any more.
+    let later = Now { tick: Tick(u64::MAX), wall: UnixMillis(0) };
+    if let Some(lapsed) = lockd_core::lease::lapse(&record, later).and_then(|lapsed| lapsed.record) {
+        record = lapsed;
+    }
+    record.fence = Fence(record.fence.0 + TOKENS_SKIPPED);
+    Ok(codec::encode(&record, NO_TIME.boot))
+}
+
+/// Reads everything in a store and lists what is wrong. Repairs nothing.
+///
+/// # Errors
+/// When there is no store, or a server has it open.
+pub async fn check(path: &Path) -> Result<Report, MaintainError> {
+    let mut named: Vec<(KeyName, Arc<str>)> = Vec::new();
+    let mut report = embedded::check(path, &mut |name, bytes| verify(name, bytes, &mut named))?;
+    if named.is_empty() {
+        return Ok(report);
+    }
+    let store = EmbeddedStore::open(EmbeddedOptions::new(path))?;
+    for (key, blob) in named {
+        if matches!(store.get_blob(&blob).await, Err(StoreError::NoBlob)) {
+            let detail = format!("names the blob {blob}, which is not there");
+            report.problems.push(Problem { what: key.to_string(), detail });
+        }
+    }
+    store.close().await;
+    Ok(report)
+}
+
+fn verify(
+    name: &str,
+    bytes: &[u8],
+    named: &mut Vec<(KeyName, Arc<str>)>,
+) -> Result<(), String> {
+    if let Some(key) = name.strip_prefix(KEY_PREFIX) {
+        let key = KeyName::parse_full(key).map_err(|error| error.to_string())?;
+        let record = codec::decode(bytes, &NO_TIME).map_err(|error| error.to_string())?;
+        named.extend(record.blobs().map(|blob| (key.clone(), Arc::clone(blob))));
+        return Ok(());
+    }
+    if name == FLOOR_NAME {
+        return read_floor(bytes).map(drop).map_err(|error| error.to_string());
+    }
+    if name.starts_with(LEASE_PREFIX) {
+        return Ok(());
+    }
+    Err("a record of a kind that this program does not know".into())
+}
+
+/// The record of a key as JSON; `None` when there is none. Lease ids are not shown: they are
+/// their holders' secrets.
+///
+/// # Errors
+/// When there is no store, a server has it open, or the record is damaged.
+pub async fn get(path: &Path, key: &KeyName) -> Result<Option<Value>, MaintainError> {
+    let store = EmbeddedStore::open(EmbeddedOptions::new(path))?;
+    let name: Name = record_name(key);
+    let loaded = store.load(&name).await;
+    store.close().await;
+    let Some(stored) = loaded? else { return Ok(None) };
+    let record = codec::decode(&stored.bytes, &NO_TIME)
+        .map_err(|error| MaintainError::Damaged { key: key.clone(), detail: error.to_string() })?;
+    Ok(Some(record_json(key, &record, stored.revision.0)))
+}
+
+fn record_json(key: &KeyName, record: &KeyRecord, revision: u64) -> Value {
+    let lease = record.lease.as_ref().map(|lease| {
+        json!({
+            "owner": lease.owner,
+            "txn_explicit": lease.explicit,
+            "ttl_ms": lease.ttl.0,
+            "granted_at_unix_ms": lease.granted_at.0,
+            "expires_at_unix_ms": lease.expires.wall.0,
+        })
+    });
+    let staged = record.staged.as_ref().map(|staged| {
+        let change = match &staged.change {
+            Change::Keep => json!("keep"),
+            Change::Remove => json!("remove"),
+            Change::Write(state) => state_json(state),
+        };
+        json!({ "version": staged.version.0, "query_hidden": staged.hidden, "change": change })
+    });
+    let ended = record.ended.as_ref().map(|ended| {
+        let how = match &ended.how {
+            End::Released => "released",
+            End::Committed => "committed",
+            End::RolledBack => "rolled_back",
+            End::Lapsed { lost: false } => "expired",
+            End::Lapsed { lost: true } => "expired_with_staged_data",
+            End::Revoked { .. } => "revoked",
+        };
+        json!({ "fencing_token": ended.fence.0, "how": how })
+    });
+    json!({
+        "namespace": key.namespace(),
+        "key": key.key(),
+        "revision": revision,
+        "fencing_token": record.fence.0,
+        "version": record.version.0,
+        "updated_at_unix_ms": record.updated_at.0,
+        "query_hidden": record.hidden,
+        "state": record.state.as_ref().map(state_json),
+        "lease": lease,
+        "staged": staged,
+        "last_ended": ended,
+        "answers_remembered": record.answers.len(),
+    })
+}
+
+fn state_json(state: &State) -> Value {
+    let mut value = json!({ "etag": state.etag.to_string(), "bytes": state.bytes });
+    let (name, content) = match &state.content {
+        Content::Blob(blob) => ("blob", json!(&**blob)),
+        Content::Inline(bytes) => match serde_json::from_slice(bytes) {
+            Ok(document) => ("document", document),
+            Err(_) => ("document_text", json!(String::from_utf8_lossy(bytes))),
+        },
+    };
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert(name.to_owned(), content);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lockd_core::fence::Fence;
+    use lockd_core::record::KeyRecord;
+    use lockd_store::codec;
+
+    use super::{FLOOR_NAME, NO_TIME, TOKENS_SKIPPED, raise_tokens};
+
+    #[test]
+    fn restoring_raises_the_token_of_every_key_and_the_floor() {
+        let record = KeyRecord { stored: true, fence: Fence(7), ..KeyRecord::default() };
+        let raised = raise_tokens("k/default/a", codec::encode(&record, NO_TIME.boot)).unwrap();
+        assert_eq!(codec::decode(&raised, &NO_TIME).unwrap().fence, Fence(7 + TOKENS_SKIPPED));
+        let floor = raise_tokens(FLOOR_NAME, Bytes::from_static(b"3")).unwrap();
+        assert_eq!(floor, Bytes::from((3 + TOKENS_SKIPPED).to_string()));
+        assert_eq!(raise_tokens("l/default/a", Bytes::new()).unwrap(), Bytes::new());
+    }
+}

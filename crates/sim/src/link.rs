@@ -1,0 +1,40 @@
+//! A plain HTTP client over real connections, for what the SDK has no words for and for clients
+//! that must not be clever.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+use crate::answer::Answer;
+use crate::call::Ask;
+use crate::wire::{self, Heard};
+
+/// Connections to one server.
+#[derive(Clone, Debug)]
+pub struct Link {
+    client: Client<HttpConnector, Full<Bytes>>,
+    base: String,
+}
+
+impl Link {
+    /// `base` is the address of the server, as `http://host:port`.
+    #[must_use]
+    pub fn new(base: String) -> Self {
+        Self { client: Client::builder(TokioExecutor::new()).build_http(), base }
+    }
+
+    /// One request and its answer; `now` is the wall time, where it is known.
+    ///
+    /// # Errors
+    /// When there was no answer. It may have happened all the same.
+    pub async fn ask(&self, ask: &Ask, now: Option<u64>) -> Result<Answer, String> {
+        let request = wire::request(ask, &self.base).map_err(|error| error.to_string())?;
+        let response = self.client.request(request.map(Full::new)).await;
+        let (parts, body) = response.map_err(|error| error.to_string())?.into_parts();
+        let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        let heard = Heard { status: parts.status, headers: parts.headers, body, now };
+        Ok(wire::answer(ask, &heard))
+    }
+}

@@ -21,6 +21,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Client(cmd::client::ClientArgs),
     /// Show in half a minute what lockd does
     Demo,
     /// A worker of the demo
@@ -71,9 +72,9 @@ pub(crate) fn command() -> clap::Command {
 
 /// The settings that were given as flags.
 pub(crate) fn given_settings(matches: &ArgMatches) -> Vec<(String, String)> {
-    let given = SETTINGS.iter().filter(|setting| {
-        matches.value_source(setting.name) == Some(ValueSource::CommandLine)
-    });
+    let given = SETTINGS
+        .iter()
+        .filter(|setting| matches.value_source(setting.name) == Some(ValueSource::CommandLine));
     given
         .filter_map(|setting| {
             let value = matches.get_one::<String>(setting.name)?;

@@ -7,7 +7,8 @@ use tracing_subscriber::EnvFilter;
 pub(crate) fn init(filter: &str, json: bool) -> Result<(), String> {
     // What the storage engine tells about itself is of no interest unless somebody asks.
     let quiet = format!("fjall=warn,lsm_tree=warn,{filter}");
-    let parsed = EnvFilter::try_new(quiet).map_err(|error| format!("log-level {filter:?}: {error}"))?;
+    let parsed =
+        EnvFilter::try_new(quiet).map_err(|error| format!("log-level {filter:?}: {error}"))?;
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr);
     let set = if json {
         builder.json().flatten_event(true).try_init()

@@ -3,7 +3,10 @@
 
 mod args;
 mod cmd;
+mod context;
+mod exit;
 mod log;
+mod ui;
 
 use std::process::ExitCode;
 

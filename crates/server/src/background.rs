@@ -65,10 +65,10 @@ pub(crate) async fn sweep(app: Arc<App>, every: Duration) {
             for (name, _) in &page {
                 let key = name.strip_prefix(LEASE_PREFIX).unwrap_or_default();
                 let Ok(key) = KeyName::parse_full(key) else { continue };
-                if app.records.live.get(&key).is_none() {
-                    if let Err(error) = app.records.adopt(&key).await {
-                        tracing::debug!(%key, %error, "a lease could not be looked at yet");
-                    }
+                if app.records.live.get(&key).is_none()
+                    && let Err(error) = app.records.adopt(&key).await
+                {
+                    tracing::debug!(%key, %error, "a lease could not be looked at yet");
                 }
             }
             match page.last() {

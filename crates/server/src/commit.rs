@@ -39,7 +39,7 @@ pub(crate) const FLOOR_NAME: &str = "m/fence-floor";
 
 /// Why a commit did not come about.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum CommitError<R> {
+pub(crate) enum CommitError<R> {
     /// Core said no. Nothing changed.
     #[error("refused")]
     Refused(R),

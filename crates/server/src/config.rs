@@ -32,9 +32,17 @@ const fn switch(name: &'static str, default: &'static str, help: &'static str) -
 
 /// All settings, in the order in which they are shown.
 pub const SETTINGS: &[Setting] = &[
-    value("listen", ":9341", "Addresses to listen on, separated by commas: host:port, :port, unix:///path"),
+    value(
+        "listen",
+        ":9341",
+        "Addresses to listen on, separated by commas: host:port, :port, unix:///path",
+    ),
     value("listen-proto", "tcp", "How a bare address is meant: tcp, tcp4, tcp6 or unix"),
-    value("store", "", "Where data lives: a path, embedded:///path or mem:// (default: ~/.lockd/data)"),
+    value(
+        "store",
+        "",
+        "Where data lives: a path, embedded:///path or mem:// (default: ~/.lockd/data)",
+    ),
     switch("allow-network-fs", "false", "Allow the embedded store on a network file system"),
     value("default-namespace", "default", "Namespace of requests that name none"),
     value("default-ttl", "30s", "Time to live of leases that ask for none"),
@@ -52,7 +60,11 @@ pub const SETTINGS: &[Setting] = &[
     value("idle-timeout", "2m", "How long a connection may be silent between requests"),
     value("body-timeout", "30s", "How long a request body may pause"),
     value("metrics-listen", "", "Address for /metrics, /healthz and /readyz; empty for none"),
-    value("log-level", "info", "off, error, warn, info, debug, trace, or a filter such as info,lockd_store=debug"),
+    value(
+        "log-level",
+        "info",
+        "off, error, warn, info, debug, trace, or a filter such as info,lockd_store=debug",
+    ),
     value("log-format", "text", "text or json"),
     switch("mtls", "true", "Serve mutual TLS"),
     switch("disable-mtls", "false", "Serve plain HTTP; the same as --mtls=false"),
@@ -96,7 +108,11 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Host and port. An empty host means every address, or loopback without mutual TLS.
-    Tcp { host: String, port: u16, family: Family },
+    Tcp {
+        host: String,
+        port: u16,
+        family: Family,
+    },
     Unix(PathBuf),
 }
 
@@ -142,7 +158,8 @@ pub fn example() -> String {
             "" => "\"\"",
             other => other,
         };
-        let quoted = if default.starts_with(':') { format!("\"{default}\"") } else { default.into() };
+        let quoted =
+            if default.starts_with(':') { format!("\"{default}\"") } else { default.into() };
         text.push_str(&format!("\n# {}.\n# {}: {quoted}\n", setting.help, setting.name));
     }
     text

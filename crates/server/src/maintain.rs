@@ -35,10 +35,8 @@ pub enum MaintainError {
 }
 
 /// Every stored lease counts as over: nobody reads times from a store at rest.
-const NO_TIME: Timeline = Timeline {
-    boot: BootId(0),
-    start: Now { tick: Tick(0), wall: UnixMillis(0) },
-};
+const NO_TIME: Timeline =
+    Timeline { boot: BootId(0), start: Now { tick: Tick(0), wall: UnixMillis(0) } };
 
 /// Restores a backup into an empty or missing directory. Leases are ended, tokens go on far above
 /// all that were ever given, also for keys that the backup does not know.
@@ -72,7 +70,8 @@ fn raise_tokens(name: &str, bytes: Bytes) -> Result<Bytes, String> {
     let mut record = codec::decode(&bytes, &NO_TIME).map_err(|error| error.to_string())?;
     // The holder knows nothing of the restore: what it holds is worth nothing any more.
     let later = Now { tick: Tick(u64::MAX), wall: UnixMillis(0) };
-    if let Some(lapsed) = lockd_core::lease::lapse(&record, later).and_then(|lapsed| lapsed.record) {
+    if let Some(lapsed) = lockd_core::lease::lapse(&record, later).and_then(|lapsed| lapsed.record)
+    {
         record = lapsed;
     }
     record.fence = Fence(record.fence.0 + TOKENS_SKIPPED);
@@ -100,11 +99,7 @@ pub async fn check(path: &Path) -> Result<Report, MaintainError> {
     Ok(report)
 }
 
-fn verify(
-    name: &str,
-    bytes: &[u8],
-    named: &mut Vec<(KeyName, Arc<str>)>,
-) -> Result<(), String> {
+fn verify(name: &str, bytes: &[u8], named: &mut Vec<(KeyName, Arc<str>)>) -> Result<(), String> {
     if let Some(key) = name.strip_prefix(KEY_PREFIX) {
         let key = KeyName::parse_full(key).map_err(|error| error.to_string())?;
         let record = codec::decode(bytes, &NO_TIME).map_err(|error| error.to_string())?;

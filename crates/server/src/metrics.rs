@@ -184,7 +184,11 @@ impl Metrics {
         r.register("connections", "Open connections", connections.clone());
         let help = "Size of the store";
         r.register_with_unit("store_size", help, Unit::Bytes, store_bytes.clone());
-        r.register("store_reopened", "Times the store failed and came back", store_reopened.clone());
+        r.register(
+            "store_reopened",
+            "Times the store failed and came back",
+            store_reopened.clone(),
+        );
         let version = vec![("version", env!("CARGO_PKG_VERSION"))];
         r.register("build", "This program", Info::new(version));
 

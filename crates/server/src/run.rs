@@ -20,9 +20,9 @@ use crate::clock::{Clock, SystemClock};
 use crate::commit::{self, Records};
 use crate::config::{Address, Settings, StoreSetting};
 use crate::connection::{self, Answer, Rules};
+use crate::http::Api;
 use crate::http::delivery::Outbox;
 use crate::http::router::{Entry, EntryService};
-use crate::http::Api;
 use crate::ids::Ids;
 use crate::listen::{Bound, Listener};
 use crate::metrics::Metrics;
@@ -67,7 +67,8 @@ pub struct Shutdown {
 }
 
 /// The API as a service: call it, or mount it in another program.
-pub type Handler = tower::util::BoxCloneSyncService<Request<Body>, Response, std::convert::Infallible>;
+pub type Handler =
+    tower::util::BoxCloneSyncService<Request<Body>, Response, std::convert::Infallible>;
 
 /// A lockd server.
 pub struct Server {
@@ -152,7 +153,8 @@ impl Server {
         }
         if let Some(address) = &self.settings.metrics_listen {
             let (listener, at) = bind(address, false).await?;
-            let rules = Rules { room: Arc::new(Semaphore::new(METRICS_CONNECTIONS)), ..rules.clone() };
+            let rules =
+                Rules { room: Arc::new(Semaphore::new(METRICS_CONNECTIONS)), ..rules.clone() };
             let pages = Pages(self.api.metrics_router());
             self.tasks.spawn("accept metrics", connection::accept(listener, rules, pages));
             *self.metrics_bound.lock() = Some(at);
@@ -244,7 +246,11 @@ fn raise_file_limit(connections: usize) {
     }
     match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit }) {
         Ok(()) if raised < wanted => {
-            tracing::warn!(raised, wanted, "the file limit allows fewer connections than configured");
+            tracing::warn!(
+                raised,
+                wanted,
+                "the file limit allows fewer connections than configured"
+            );
         }
         Ok(()) => tracing::debug!(raised, "file limit raised"),
         Err(error) => tracing::warn!(%error, "the file limit could not be raised"),

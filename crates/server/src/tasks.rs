@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 /// Starts and stops tasks. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Tasks {
+pub(crate) struct Tasks {
     tracker: TaskTracker,
     stop: CancellationToken,
     runtime: Handle,
@@ -22,7 +22,7 @@ pub struct Tasks {
 impl Tasks {
     /// Must be called inside a runtime.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -31,23 +31,27 @@ impl Tasks {
     }
 
     /// Runs until done; the task itself watches [`Tasks::stopping`].
-    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         tracing::trace!(task = name, "task started");
         self.tracker.spawn_on(task, &self.runtime);
     }
 
     /// Ready when the server wants its tasks to end.
-    pub fn stopping(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub(crate) fn stopping(&self) -> impl Future<Output = ()> + Send + 'static {
         self.stop.clone().cancelled_owned()
     }
 
     #[must_use]
-    pub fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
 
     /// Tells all tasks to stop and waits for them. `false` when some did not stop in time.
-    pub async fn stop(&self, grace: Duration) -> bool {
+    pub(crate) async fn stop(&self, grace: Duration) -> bool {
         self.stop.cancel();
         self.tracker.close();
         tokio::time::timeout(grace, self.tracker.wait()).await.is_ok()
@@ -55,7 +59,7 @@ impl Tasks {
 
     /// Runs `work` in place. If the caller goes away in the middle, the rest of it runs on as a
     /// task: what began to be written is finished, and its consequences follow.
-    pub fn complete<T: Send + 'static>(
+    pub(crate) fn complete<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Complete<T> {
@@ -71,7 +75,7 @@ impl Default for Tasks {
 
 /// See [`Tasks::complete`].
 #[must_use = "nothing happens until it is awaited"]
-pub struct Complete<T: Send + 'static> {
+pub(crate) struct Complete<T: Send + 'static> {
     work: Option<BoxFuture<'static, T>>,
     begun: bool,
     tasks: Tasks,

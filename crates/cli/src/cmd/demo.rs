@@ -16,8 +16,8 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use super::{failed, say};
 
-pub(crate) use worker::WorkerArgs;
 use worker::Report;
+pub(crate) use worker::WorkerArgs;
 
 const KEY: &str = "orders";
 /// The worker that is killed has reached this count by then.
@@ -49,7 +49,12 @@ async fn show() -> anyhow::Result<()> {
     let server = Server::new(settings).await?;
     let bound = server.start().await?;
     let address = bound.first().context("the server listens nowhere")?.to_string();
-    step(1, &format!("A server is up on {address}, its store in a temporary folder, every write fsynced."));
+    step(
+        1,
+        &format!(
+            "A server is up on {address}, its store in a temporary folder, every write fsynced."
+        ),
+    );
 
     let client = Client::connect(&address)?;
     let outcome = hand_over(&client, &address).await;
@@ -89,7 +94,12 @@ async fn hand_over(client: &Client, address: &str) -> anyhow::Result<()> {
     let (last, _) = third.granted().await?;
     third.finished().await?;
     let end = count_now(client).await?;
-    step(7, &format!("worker-2 and worker-3 (token {last}) finish one after the other; the count is {end}."));
+    step(
+        7,
+        &format!(
+            "worker-2 and worker-3 (token {last}) finish one after the other; the count is {end}."
+        ),
+    );
     anyhow::ensure!(end > seen, "nobody went on");
     say("\nThat is lockd: one writer at a time, and the late one is refused where the data is.");
     Ok(())
@@ -115,7 +125,12 @@ async fn late_write(client: &Client, lease: LeaseContext) -> anyhow::Result<()> 
     let token = lease.token.unwrap_or_default();
     let late = client.raw(lease).update(&serde_json::json!({ "count": 999_999 })).await;
     let Err(refused) = late else { anyhow::bail!("a late write was accepted") };
-    step(6, &format!("A late write with worker-1's old lease and token {token} arrives. It is refused:"));
+    step(
+        6,
+        &format!(
+            "A late write with worker-1's old lease and token {token} arrives. It is refused:"
+        ),
+    );
     say(&format!("     {refused}"));
     Ok(())
 }
@@ -157,10 +172,9 @@ impl Worker {
     }
 
     async fn waiting(&mut self) -> anyhow::Result<()> {
-        match self.next().await? {
-            Report::Waiting => Ok(()),
-            other => anyhow::bail!("expected a worker to wait, not {other:?}"),
-        }
+        let report = self.next().await?;
+        anyhow::ensure!(matches!(report, Report::Waiting), "a worker does not wait: {report:?}");
+        Ok(())
     }
 
     async fn granted(&mut self) -> anyhow::Result<(u64, LeaseContext)> {

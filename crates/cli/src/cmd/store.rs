@@ -20,14 +20,21 @@ pub(crate) enum StoreCommand {
         /// The backup; must not exist yet
         file: PathBuf,
         /// Where the server is
-        #[arg(long, short = 's', env = "LOCKD_CLIENT_SERVER", default_value = "http://127.0.0.1:9341")]
+        #[arg(
+            long,
+            short = 's',
+            env = "LOCKD_CLIENT_SERVER",
+            default_value = "http://127.0.0.1:9341"
+        )]
         server: String,
         #[arg(long, value_enum, default_value_t = Format::Text)]
         output: Format,
     },
     /// Make a store out of a backup; tokens go on above all that were ever given
-    #[command(after_help = "Example:\n  lockd store restore lockd.backup --store /var/lib/lockd\n\n\
-        Leases of the backup are ended. The store must be empty or missing, and no server running.")]
+    #[command(
+        after_help = "Example:\n  lockd store restore lockd.backup --store /var/lib/lockd\n\n\
+        Leases of the backup are ended. The store must be empty or missing, and no server running."
+    )]
     Restore {
         /// The backup
         file: PathBuf,
@@ -166,9 +173,7 @@ async fn check(at: &At, output: Format) -> anyhow::Result<ExitCode> {
             }
         }
         Format::Json => {
-            let problem = |problem: &lockd_store::embedded::Problem| {
-                json!({ "what": problem.what, "detail": problem.detail })
-            };
+            let problem = |problem: &lockd_store::embedded::Problem| json!({ "what": problem.what, "detail": problem.detail });
             let problems: Vec<_> = report.problems.iter().map(problem).collect();
             say(&json!({
                 "records": report.records,

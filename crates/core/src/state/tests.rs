@@ -35,7 +35,7 @@ fn proof() -> Proof {
 }
 
 fn document(name: &str) -> Change {
-    let etag = Etag([name.len() as u8; 32]);
+    let etag = Etag([u8::try_from(name.len()).unwrap(); 32]);
     Change::Write(State { etag, bytes: 9, content: Content::Blob(name.into()) })
 }
 

@@ -75,13 +75,13 @@ pub(crate) struct Upload<'a> {
 }
 
 impl Upload<'_> {
-    /// Reads a whole body. A long one looks now and then whether its lease is still there, so
-    /// that an upload in vain ends early.
+    /// Reads a whole body. A long one looks now and then whether its lease is still there, if a
+    /// proof is given, so that an upload in vain ends early.
     pub(crate) async fn take(
         &self,
         body: &mut Pieces,
         expected: &Expected,
-        proof: &Proof,
+        proof: Option<&Proof>,
     ) -> Result<Incoming, Refused> {
         let limits = Limits { depth_max: JSON_DEPTH_MAX, bytes_max: self.app.limits.json_max };
         let mut compactor = Compactor::new(limits);
@@ -98,7 +98,9 @@ impl Upload<'_> {
             }
             if compactor.bytes_in() >= look_at {
                 look_at = compactor.bytes_in() + LOOK_EVERY_BYTES;
-                self.app.check(self.key, proof).await?;
+                if let Some(proof) = proof {
+                    self.app.check(self.key, proof).await?;
+                }
             }
         }
         check_expected(expected, compactor.bytes_in(), raw_hash)?;
@@ -180,11 +182,7 @@ impl Sink {
     }
 }
 
-fn check_expected(
-    expected: &Expected,
-    bytes: u64,
-    hash: Option<Sha256>,
-) -> Result<(), Refused> {
+fn check_expected(expected: &Expected, bytes: u64, hash: Option<Sha256>) -> Result<(), Refused> {
     if let Some(expected) = expected.bytes.filter(|expected| *expected != bytes) {
         return Err(Refused::ExpectedBytes { expected, got: bytes });
     }

@@ -144,7 +144,12 @@ impl App {
                 return Err(self.held(&held));
             }
             match self.attempt(&ask, Only::New).await? {
-                Attempt::Granted(grant) => return Ok(grant),
+                Attempt::Granted(grant) => {
+                    if let Some(took) = waiting.since_freed() {
+                        self.metrics().handoff.observe(took.as_secs_f64());
+                    }
+                    return Ok(grant);
+                }
                 Attempt::Held(now_held) => held = now_held,
             }
         }
@@ -349,8 +354,7 @@ impl Undelivered {
         if ask.stamp.is_some() {
             return Self { back: None };
         }
-        let proof =
-            Proof { lease: lease.id.clone(), fence: Some(token), txn: Some(lease.txn) };
+        let proof = Proof { lease: lease.id.clone(), fence: Some(token), txn: Some(lease.txn) };
         Self { back: Some((Arc::clone(app), ask.key.clone(), proof)) }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use lockd_core::key::{self, KeyName};
 use lockd_core::record::KeyRecord;
 use lockd_store::{Name, StoreError};
+use lockd_wire::ErrorCode;
 
 use super::live::Live;
 use super::{App, Refused};
@@ -34,7 +35,11 @@ impl App {
             Some(namespace) => format!("{}/{}", key::parse_namespace(namespace)?, ask.prefix),
             None => ask.prefix.clone(),
         };
-        let after = ask.after.as_deref().map(KeyName::parse_full).transpose()?;
+        let after = ask.after.as_deref().map(KeyName::parse_full).transpose();
+        let after = after.map_err(|_| {
+            let detail = "pass the next_cursor of the page before".to_owned();
+            Refused::Request(ErrorCode::InvalidCursor, detail)
+        })?;
         let now = self.clock().now();
         let page = self.records.live.page(&prefix, after.as_ref(), ask.limit);
         let live = page.into_iter().filter(|(_, live)| live.lease.is_live(now));
@@ -46,10 +51,7 @@ impl App {
     }
 
     /// Keys of one namespace with their records, in key order.
-    pub(crate) async fn keys(
-        &self,
-        ask: &PageAsk,
-    ) -> Result<Vec<(KeyName, KeyRecord)>, Refused> {
+    pub(crate) async fn keys(&self, ask: &PageAsk) -> Result<Vec<(KeyName, KeyRecord)>, Refused> {
         let namespace = key::parse_namespace(self.namespace(ask.namespace.as_deref()))?;
         let base = format!("{KEY_PREFIX}{namespace}/");
         let prefix = format!("{base}{}", ask.prefix);

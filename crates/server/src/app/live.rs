@@ -146,7 +146,8 @@ impl Drop for Claim<'_> {
 impl Inner {
     /// `true` when this deadline is now the first.
     fn set(&mut self, key: &KeyName, lease: &Lease, token: u64) -> bool {
-        let known = self.by_key.get(key).map(|live| (live.lease.id == lease.id, live.lease.expires));
+        let known =
+            self.by_key.get(key).map(|live| (live.lease.id == lease.id, live.lease.expires));
         let same = known.is_some_and(|(same, _)| same);
         if !same {
             self.end(key);

@@ -71,7 +71,7 @@ impl App {
     }
 
     /// Whether the same request was made before: it must not be done twice.
-    async fn was_answered(&self, ask: &WriteAsk) -> Result<bool, Refused> {
+    pub(super) async fn was_answered(&self, ask: &WriteAsk) -> Result<bool, Refused> {
         let Some(stamp) = ask.stamp else { return Ok(false) };
         let record = self.records.load(&ask.key).await?;
         Ok(record.answers.iter().any(|answer| answer.stamp.id == stamp.id))
@@ -93,7 +93,10 @@ fn compact(document: &[u8], max: u64) -> Result<Vec<u8>, Refused> {
 fn too_large(error: MutationError, max: u64) -> Refused {
     match error {
         MutationError::TooLarge { .. } => Refused::MutateTooLarge { max },
-        other => Refused::Mutation(other),
+        other @ (MutationError::Expression { .. }
+        | MutationError::Document(_)
+        | MutationError::NotAnObject
+        | MutationError::TooMuchWork { .. }) => Refused::Mutation(other),
     }
 }
 

@@ -50,8 +50,6 @@ pub(crate) enum Refused {
     ExpectedBytes { expected: u64, got: u64 },
     #[error("the SHA-256 of the body is {got}")]
     ExpectedSha256 { got: String },
-    #[error("a document may have at most {max} bytes")]
-    TooLarge { max: u64 },
     #[error("a document over {max} bytes cannot be mutated on the server; update it instead")]
     MutateTooLarge { max: u64 },
     #[error("the body broke off: {0}")]

@@ -23,7 +23,10 @@ const SNAPSHOT_PAGE: usize = 256;
 pub(crate) enum Scope {
     Key(KeyName),
     /// A namespace and the beginning of its keys.
-    Prefix { namespace: String, prefix: String },
+    Prefix {
+        namespace: String,
+        prefix: String,
+    },
 }
 
 impl Scope {
@@ -47,8 +50,17 @@ impl Scope {
 /// One thing to tell the reader.
 #[derive(Clone, Debug)]
 pub(crate) enum Told {
-    Reset { reason: &'static str, complete: bool, id: Option<u64> },
-    Change { key: KeyName, what: What, snapshot: bool, id: Option<u64> },
+    Reset {
+        reason: &'static str,
+        complete: bool,
+        id: Option<u64>,
+    },
+    Change {
+        key: KeyName,
+        what: What,
+        snapshot: bool,
+        id: Option<u64>,
+    },
     /// Nothing happened for a while.
     Quiet,
 }

@@ -64,8 +64,14 @@ impl fmt::Display for Problems {
 impl std::error::Error for Problems {}
 
 /// Variables with our prefix that are no settings of the server.
-const OTHER_VARIABLES: &[&str] =
-    &["LOCKD_CLIENT_", "LOCKD_QUEUE_", "LOCKD_CONFIG", "LOCKD_TXN_ID", "LOCKD_SERVICE_", "LOCKD_PORT"];
+const OTHER_VARIABLES: &[&str] = &[
+    "LOCKD_CLIENT_",
+    "LOCKD_QUEUE_",
+    "LOCKD_CONFIG",
+    "LOCKD_TXN_ID",
+    "LOCKD_SERVICE_",
+    "LOCKD_PORT",
+];
 
 /// # Errors
 /// When anything is wrong in any layer.
@@ -76,7 +82,7 @@ pub fn load(layers: &Layers, environment: &impl Environment) -> Result<Loaded, P
     }
     raw.add_environment(&environment.variables());
     for (name, value) in &layers.flags {
-        raw.set(name, value.clone(), format!("--{name}"));
+        raw.set(name, value, format!("--{name}"));
     }
     let settings = raw.read(layers.home.as_deref());
     let problems = raw.problems;
@@ -105,7 +111,7 @@ enum Scalar {
 }
 
 impl Raw {
-    fn set(&mut self, name: &str, value: String, source: String) {
+    fn set(&mut self, name: &str, value: &str, source: String) {
         match SETTINGS.iter().find(|setting| setting.name == name) {
             Some(setting) => {
                 self.values.insert(setting.name, (value.trim().to_owned(), source));
@@ -135,7 +141,7 @@ impl Raw {
                 Some(Scalar::List(values)) => values.join(","),
                 None => continue,
             };
-            self.set(&name, value, format!("{file}: {name}"));
+            self.set(&name, &value, format!("{file}: {name}"));
         }
     }
 
@@ -144,7 +150,7 @@ impl Raw {
             let Some(rest) = variable.strip_prefix("LOCKD_") else { continue };
             let name = rest.to_ascii_lowercase().replace('_', "-");
             if SETTINGS.iter().any(|setting| setting.name == name) {
-                self.set(&name, value.clone(), variable.clone());
+                self.set(&name, value, variable.clone());
             } else if !OTHER_VARIABLES.iter().any(|other| variable.starts_with(other)) {
                 self.warnings.push(format!("{variable} is set but is no setting of lockd"));
             }
@@ -174,7 +180,6 @@ impl Raw {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
     }
 
-    #[expect(clippy::too_many_lines, reason = "one line per setting")]
     fn read(&mut self, home: Option<&str>) -> Option<Settings> {
         let proto = self.text("listen-proto").to_owned();
         let listen = self.parse("listen", |text| value::addresses(text, &proto));
@@ -254,7 +259,10 @@ impl Raw {
         wrong(settings.default_ttl.as_millis() >= shortest, "default-ttl is below 10ms");
         wrong(settings.max_ttl.as_millis() <= longest, "max-ttl is above 30 days");
         wrong(settings.json_max > 0, "json-max is zero");
-        wrong(settings.mutate_max <= 256 << 20, "mutate-max is above 256MiB, which memory must hold");
+        wrong(
+            settings.mutate_max <= 256 << 20,
+            "mutate-max is above 256MiB, which memory must hold",
+        );
         wrong(settings.max_headers <= 256 << 10, "max-headers is above 256KiB");
         for (name, span) in [
             ("sweeper-interval", settings.sweeper_interval),

@@ -16,7 +16,7 @@ use crate::app::Refused;
 #[derive(Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
-    pub(crate) body: ErrorBody,
+    pub(crate) body: Box<ErrorBody>,
 }
 
 impl ApiError {
@@ -26,7 +26,7 @@ impl ApiError {
             detail: detail.into(),
             ..ErrorBody::default()
         };
-        Self { status, body }
+        Self { status, body: Box::new(body) }
     }
 
     fn after(mut self, span: Span) -> Self {
@@ -52,7 +52,6 @@ impl From<NameRefused> for ApiError {
 }
 
 impl From<Refused> for ApiError {
-    #[expect(clippy::too_many_lines, reason = "a table reads best in one piece")]
     fn from(refused: Refused) -> Self {
         let detail = refused.to_string();
         let say = |status: StatusCode, code: ErrorCode| Self::new(status, code, detail.clone());
@@ -95,9 +94,7 @@ impl From<Refused> for ApiError {
                 say(StatusCode::CONFLICT, ErrorCode::TxnConflict)
             }
             Refused::Reused(_) => say(StatusCode::CONFLICT, ErrorCode::IdempotencyKeyReused),
-            Refused::Json(JsonError::TooLarge { .. })
-            | Refused::TooLarge { .. }
-            | Refused::MutateTooLarge { .. } => {
+            Refused::Json(JsonError::TooLarge { .. }) | Refused::MutateTooLarge { .. } => {
                 say(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::DocumentTooLarge)
             }
             Refused::Json(_) | Refused::BodyBroken(_) => {

@@ -17,9 +17,9 @@ use lockd_wire::{ErrorBody, ErrorCode, header as names};
 
 use super::delivery::GrantBody;
 use super::error::ApiError;
+use super::reply;
 use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
 use super::router::{Api, Context};
-use super::reply;
 use crate::app::lease::{AcquireAsk, Block, Grant};
 use crate::app::{App, Refused};
 
@@ -47,7 +47,7 @@ pub(super) async fn acquire(
     let app = &api.app;
     let (ask, text) = request::json::<AcquireRequest>(app, body, COMMAND_BYTES_MAX).await?;
     let params = Params::of(query.as_deref());
-    let (ask, shown) = acquire_ask(app, &params, &headers, ask, &text)?;
+    let (ask, shown) = acquire_ask(app, &params, &headers, &ask, &text)?;
     let grant = app.acquire(ask).await?;
     Ok(granted(app, &context, grant, shown))
 }
@@ -57,7 +57,7 @@ fn acquire_ask(
     app: &App,
     params: &Params<'_>,
     headers: &HeaderMap,
-    ask: AcquireRequest,
+    ask: &AcquireRequest,
     text: &[u8],
 ) -> Result<(AcquireAsk, String), ApiError> {
     let namespace = ask.namespace.as_deref().or_else(|| params.get("namespace"));
@@ -87,7 +87,10 @@ fn without_namespace<'a>(key: &'a str, namespace: &str) -> &'a str {
 fn owner(owner: &str) -> Result<&str, ApiError> {
     let owner = owner.trim();
     if owner.is_empty() {
-        return Err(bad(ErrorCode::MissingOwner, "owner says who you are, for instance a host name"));
+        return Err(bad(
+            ErrorCode::MissingOwner,
+            "owner says who you are, for instance a host name",
+        ));
     }
     if owner.len() > OWNER_BYTES_MAX || owner.chars().any(char::is_control) {
         let detail = "owner has at most 512 bytes and no control characters";
@@ -193,7 +196,9 @@ pub(super) async fn release(
     let proof =
         request::body_proof(&headers, &ask.lease_id, ask.txn_id.as_deref(), named.key.is_some())?;
     let fences = request::fences(&headers)?;
-    let stamp = request::stamp(&headers, "release", &[&text])?;
+    let mut asked = request::conditions(&headers);
+    asked.push(&text);
+    let stamp = request::stamp(&headers, "release", &asked)?;
     let key = named.find(app, &proof, ErrorCode::FencingMismatch)?;
     app.release(key, Release { proof, rollback: ask.rollback, fences, stamp }).await?;
     Ok(reply::ok(&ReleaseReply { released: true }))
@@ -234,13 +239,8 @@ impl<'a> Named<'a> {
         (status = 400, description = "The request is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn revoke(
-    State(api): State<Api>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
+pub(super) async fn revoke(State(api): State<Api>, body: Body) -> Result<Response, ApiError> {
     let app = &api.app;
-    drop(headers);
     let (ask, _) = request::json::<RevokeRequest>(app, body, COMMAND_BYTES_MAX).await?;
     let key = app.key(ask.namespace.as_deref(), &ask.key)?;
     let reason = ask.reason.trim();

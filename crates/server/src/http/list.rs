@@ -2,14 +2,14 @@
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
+use lockd_wire::ErrorBody;
 use lockd_wire::admin::{KeyView, KeysReply, NamespacesReply};
 use lockd_wire::lease::{LeaseView, LeasesReply};
-use lockd_wire::{ErrorBody, ErrorCode};
 
 use super::error::ApiError;
-use super::request::{Params, bad};
-use super::router::Api;
 use super::reply;
+use super::request::Params;
+use super::router::Api;
 use crate::app::list::PageAsk;
 
 const PAGE_DEFAULT: usize = 100;
@@ -44,10 +44,7 @@ pub(super) async fn leases(
 ) -> Result<Response, ApiError> {
     let app = &api.app;
     let ask = page_ask(&Params::of(query.as_deref()))?;
-    let rows = app.leases(&ask).map_err(|refused| match refused {
-        crate::app::Refused::Name(_) if ask.after.is_some() => bad_cursor(),
-        other => other.into(),
-    })?;
+    let rows = app.leases(&ask)?;
     let now = app.clock().now();
     let full = rows.len() == ask.limit;
     let next_cursor = rows.last().filter(|_| full).map(|row| row.key.to_string());
@@ -67,10 +64,6 @@ pub(super) async fn leases(
         }
     };
     Ok(reply::ok(&LeasesReply { leases: rows.iter().map(view).collect(), next_cursor }))
-}
-
-fn bad_cursor() -> ApiError {
-    bad(ErrorCode::InvalidCursor, "pass the next_cursor of the page before")
 }
 
 /// Keys of a namespace.

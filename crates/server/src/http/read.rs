@@ -13,10 +13,10 @@ use lockd_wire::state::{DescribeReply, Metadata, ReadReply, ReadRequest};
 use lockd_wire::{ErrorBody, ErrorCode, header as names};
 
 use super::error::ApiError;
+use super::reply;
 use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
 use super::router::Api;
 use super::state::by_lease;
-use super::reply;
 use crate::app::read::{Entry, Source};
 
 /// How many keys one read may name.
@@ -143,7 +143,11 @@ pub(super) async fn read(State(api): State<Api>, body: Body) -> Result<Response,
         return Err(bad(ErrorCode::InvalidBody, "keys names 1 to 1000 keys"));
     }
     let parse = |key: &String| {
-        if ask.full_names { KeyName::parse_full(key) } else { app.key(ask.namespace.as_deref(), key) }
+        if ask.full_names {
+            KeyName::parse_full(key)
+        } else {
+            app.key(ask.namespace.as_deref(), key)
+        }
     };
     let keys = ask.keys.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let entries = app.read_many(keys).await?;

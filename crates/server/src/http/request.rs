@@ -152,9 +152,8 @@ pub(super) fn guard(headers: &HeaderMap) -> Result<Guard, ApiError> {
         Some(_) => {
             let number: Option<i64> =
                 text(headers, names::IF_VERSION).and_then(|text| text.parse().ok());
-            let number = number.ok_or_else(|| {
-                bad(ErrorCode::InvalidVersion, "X-If-Version is a whole number")
-            })?;
+            let number = number
+                .ok_or_else(|| bad(ErrorCode::InvalidVersion, "X-If-Version is a whole number"))?;
             // No version is negative: such a guard never holds.
             Some(Version(u64::try_from(number).unwrap_or(u64::MAX)))
         }
@@ -278,6 +277,18 @@ pub(super) fn stamp(
     };
     let id = hash(&[operation.as_bytes(), key.as_bytes()]);
     Ok(Some(Stamp { id, request: hash(request) }))
+}
+
+/// The headers that make a request another one without changing what it writes.
+pub(super) fn conditions(headers: &HeaderMap) -> Vec<&[u8]> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for name in [names::FENCE_KEY, names::FENCE_TOKEN, names::QUERY_HIDDEN] {
+        let values = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+        // The name keeps the values of one header apart from those of the next.
+        parts.push(name.as_bytes());
+        parts.extend(values);
+    }
+    parts
 }
 
 fn hash(parts: &[&[u8]]) -> u128 {

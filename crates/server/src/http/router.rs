@@ -271,6 +271,10 @@ mod tests {
         for path in path::ALL {
             assert!(described.contains(path), "{path} is not described");
         }
-        assert_eq!(described.len(), path::ALL.len(), "a path is missing from the list: {described:?}");
+        assert_eq!(
+            described.len(),
+            path::ALL.len(),
+            "a path is missing from the list: {described:?}"
+        );
     }
 }

@@ -12,15 +12,13 @@ use lockd_core::key::KeyName;
 use lockd_core::lease::Proof;
 use lockd_core::record::Change;
 use lockd_core::state::Then;
-use lockd_wire::state::{
-    Metadata, MetadataReply, MutateRequest, RemoveReply, UpdateReply,
-};
+use lockd_wire::state::{Metadata, MetadataReply, MutateRequest, RemoveReply, UpdateReply};
 use lockd_wire::{ErrorBody, ErrorCode, header as names};
 
 use super::error::ApiError;
+use super::reply;
 use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
 use super::router::Api;
-use super::reply;
 use crate::app::App;
 use crate::app::document::Pieces;
 use crate::app::state::WriteAsk;
@@ -164,6 +162,7 @@ fn write_ask(
         header_bytes(names::IF_VERSION),
         header_bytes(names::IF_STATE_ETAG),
     ];
+    asked.extend(request::conditions(headers));
     asked.extend(request);
     let stamp = request::stamp(headers, operation, &asked)?;
     Ok(WriteAsk {
@@ -296,7 +295,8 @@ pub(super) async fn metadata(
     };
     let proof = request::proof(&headers)?;
     let key = params.key(app)?;
-    let mut ask = write_ask(key.clone(), proof, request::then(&params)?, &headers, "metadata", &[&text])?;
+    let mut ask =
+        write_ask(key.clone(), proof, request::then(&params)?, &headers, "metadata", &[&text])?;
     ask.hidden = ask.hidden.or(asked.query_hidden);
     if ask.hidden.is_none() {
         return Err(bad(ErrorCode::InvalidMetadata, "say what to change: query_hidden"));

@@ -11,8 +11,8 @@ use http::{HeaderValue, StatusCode, header};
 use lockd_wire::{ErrorBody, ErrorCode};
 
 use super::error::ApiError;
-use super::router::Api;
 use super::reply;
+use super::router::Api;
 
 /// Pieces of a backup on their way to the client.
 const BACKUP_PIECES: usize = 4;

@@ -96,8 +96,13 @@ fn change_text(
             one(wire::STATE, &event, id, incarnation)
         }
         What::Removed { version } => {
-            let event =
-                StateEvent { namespace, key: name, version: *version, snapshot, ..Default::default() };
+            let event = StateEvent {
+                namespace,
+                key: name,
+                version: *version,
+                snapshot,
+                ..Default::default()
+            };
             one(wire::REMOVED, &event, id, incarnation)
         }
         What::Lease { change, owner, token, expires_unix_ms } => {

@@ -6,7 +6,7 @@ use super::MakeStore;
 use crate::port::{BlobReader, Store, StoreError};
 
 fn content(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at.wrapping_mul(31).wrapping_add(seed) >> 3) as u8).collect()
+    (0..bytes).map(|at| (at.wrapping_mul(31).wrapping_add(seed) >> 3).to_le_bytes()[0]).collect()
 }
 
 /// Writes a blob in chunks of odd sizes.

@@ -49,9 +49,9 @@ impl Report {
         self.problems.is_empty()
     }
 
-    fn problem(&mut self, what: impl Into<String>, detail: impl ToString) {
+    fn problem(&mut self, what: impl Into<String>, detail: impl Into<String>) {
         if self.problems.len() < PROBLEMS_MAX {
-            let (what, detail) = (what.into(), detail.to_string());
+            let (what, detail) = (what.into(), detail.into());
             self.problems.push(Problem { what, detail });
         } else {
             self.more_problems += 1;
@@ -70,7 +70,7 @@ pub fn check(path: &Path, verify: &mut Verify<'_>) -> Result<Report, OpenError> 
     let tree = match Tree::open(&layout.tree(), CACHE_BYTES) {
         Ok((tree, position)) => Some((Arc::new(tree), position)),
         Err(error) => {
-            report.problem("tree", error);
+            report.problem("tree", error.to_string());
             None
         }
     };
@@ -82,7 +82,7 @@ pub fn check(path: &Path, verify: &mut Verify<'_>) -> Result<Report, OpenError> 
             recovered.head
         }
         Err(error) => {
-            report.problem("log", error);
+            report.problem("log", error.to_string());
             Table::default()
         }
     };
@@ -136,12 +136,12 @@ fn blobs(layout: &Layout, report: &mut Report) {
         report.blobs += 1;
         match read_through(&blobs, &name) {
             Ok(bytes) => report.blob_bytes += bytes,
-            Err(error) => report.problem(format!("blob {name:?}"), error),
+            Err(error) => report.problem(format!("blob {name:?}"), error.to_string()),
         }
         true
     });
     if let Err(error) = walked {
-        report.problem("blobs", error);
+        report.problem("blobs", error.to_string());
     }
 }
 

@@ -272,9 +272,10 @@ impl Batch {
 
 /// A refused commit wrote nothing, whatever became of its batch.
 fn unwritten(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Unknown(reason) => StoreError::Unavailable(reason.clone()),
-        other => other.clone(),
+    if let StoreError::Unknown(reason) = error {
+        StoreError::Unavailable(reason.clone())
+    } else {
+        error.clone()
     }
 }
 

@@ -133,7 +133,7 @@ impl Layout {
 
     fn refuse_network_fs(&self) -> Result<(), OpenError> {
         let stat = rustix::fs::statfs(&self.root).map_err(|error| self.io(error))?;
-        match network_fs(i64::from(stat.f_type)) {
+        match network_fs(stat.f_type) {
             Some(kind) => Err(OpenError::NetworkFs { path: self.root.clone(), kind }),
             None => Ok(()),
         }

@@ -28,7 +28,7 @@ pub(crate) trait Disk: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct RealDisk;
 
-const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 impl Disk for RealDisk {
     fn create_zeroed(&self, path: &Path, bytes: u64) -> io::Result<()> {

@@ -71,6 +71,12 @@ impl EmbeddedStore {
         self.shared.counters.checkpoints.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    /// Commits that wait for the committer.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+
     /// Memory held by records that wait for a checkpoint.
     #[cfg(test)]
     pub(super) fn backlog_bytes(&self) -> u64 {

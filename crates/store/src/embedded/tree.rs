@@ -35,12 +35,12 @@ impl From<fjall::Error> for TreeError {
     fn from(error: fjall::Error) -> Self {
         use fjall::{Error, LsmError};
         let text = format!("tree: {error:?}");
-        match error {
-            Error::Storage(LsmError::Io(_)) | Error::Io(_) | Error::Poisoned | Error::Locked => {
-                Self::Failed(text)
-            }
-            // The enum is open: what is not plainly an I/O error is about the bytes.
-            _ => Self::Damaged(text),
+        // What is not plainly about the disk is about the bytes on it.
+        let io = matches!(error, Error::Storage(LsmError::Io(_)) | Error::Io(_));
+        if io || matches!(error, Error::Poisoned | Error::Locked) {
+            Self::Failed(text)
+        } else {
+            Self::Damaged(text)
         }
     }
 }
@@ -154,7 +154,7 @@ impl TreeSnapshot {
             let end = Bound::Excluded(vec![RECORD_PREFIX + 1]);
             let from = match from {
                 Bound::Unbounded => Bound::Included(key("")),
-                bound => bound.map(key),
+                Bound::Included(_) | Bound::Excluded(_) => from.map(key),
             };
             let range = (from, end);
             for item in self.snapshot.range::<Vec<u8>, _>(&self.tree.records, range) {

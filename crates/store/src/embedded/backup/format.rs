@@ -211,8 +211,8 @@ fn ended() -> BackupError {
 }
 
 fn fill(source: &mut impl Read, place: &mut [u8]) -> Result<(), BackupError> {
-    source.read_exact(place).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => ended(),
-        _ => error.into(),
+    source.read_exact(place).map_err(|error| {
+        let short = error.kind() == std::io::ErrorKind::UnexpectedEof;
+        if short { ended() } else { error.into() }
     })
 }

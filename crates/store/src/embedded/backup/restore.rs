@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -78,13 +79,10 @@ fn fill<R: std::io::Read>(
     mut items: ItemReader<R>,
     adjust: &mut Adjust<'_>,
 ) -> Result<RestoreSummary, BackupError> {
-    let revision = match items.next()? {
-        Item::Start { version: VERSION, revision } => revision,
-        Item::Start { version: found, .. } => {
-            return Err(BackupError::Version { found, known: VERSION });
-        }
-        _ => return Err(items.damaged()),
-    };
+    let Item::Start { version, revision } = items.next()? else { return Err(items.damaged()) };
+    if version != VERSION {
+        return Err(BackupError::Version { found: version, known: VERSION });
+    }
     let layout = Layout { root: root.to_owned() };
     // Network or not was for the one who made the directory to know.
     let lock = layout.claim(true)?;
@@ -111,19 +109,18 @@ fn records<R: std::io::Read>(
     let mut last: Option<String> = None;
     let mut behind = Err(BackupError::Damaged("the file ends too early".into()));
     let mut next = || -> Option<(String, u64, Bytes)> {
-        let mut step = || match items.next()? {
-            Item::Record { name, revision, bytes } => {
-                let ordered = last.as_ref().is_none_or(|last| *last < name);
-                if !ordered || revision > position.revision {
-                    return Err(items.damaged());
-                }
-                last = Some(name.clone());
-                match adjust(&name, bytes) {
-                    Ok(bytes) => Ok(Ok((name, revision, bytes))),
-                    Err(reason) => Err(BackupError::Refused { name, reason }),
-                }
+        let mut step = || {
+            let item = items.next()?;
+            let Item::Record { name, revision, bytes } = item else { return Ok(Err(item)) };
+            let ordered = last.as_ref().is_none_or(|last| *last < name);
+            if !ordered || revision > position.revision {
+                return Err(items.damaged());
             }
-            other => Ok(Err(other)),
+            last = Some(name.clone());
+            match adjust(&name, bytes) {
+                Ok(bytes) => Ok(Ok((name, revision, bytes))),
+                Err(reason) => Err(BackupError::Refused { name, reason }),
+            }
         };
         match step() {
             Ok(Ok(record)) => {
@@ -160,43 +157,43 @@ fn blobs<R: std::io::Read>(
     mut item: Item,
     summary: &mut RestoreSummary,
 ) -> Result<(), BackupError> {
-    let blobs = std::sync::Arc::new(Blobs::new(layout.blobs()));
-    loop {
-        match item {
-            Item::Blob { name } => {
-                let draft = Draft::create(&blobs, BlobName::parse(&name)?)?;
-                let mut bytes = 0;
-                loop {
-                    match items.next()? {
-                        Item::Content(content) => {
-                            bytes += content.len() as u64;
-                            append(&draft, &content)?;
-                        }
-                        Item::BlobEnd { bytes: expected } if expected == bytes => {
-                            draft.finish()?;
-                            summary.blobs += 1;
-                            summary.blob_bytes += bytes;
-                            break;
-                        }
-                        Item::BlobDamaged => {
-                            summary.damaged_blobs.push(name);
-                            break;
-                        }
-                        _ => return Err(items.damaged()),
-                    }
-                }
+    let blobs = Arc::new(Blobs::new(layout.blobs()));
+    while let Item::Blob { name } = item {
+        let draft = Draft::create(&blobs, BlobName::parse(&name)?)?;
+        match content(items, &draft)? {
+            Some(bytes) => {
+                draft.finish()?;
+                summary.blobs += 1;
+                summary.blob_bytes += bytes;
             }
-            Item::Trailer { records, blobs, blob_bytes } => {
-                let counted = (summary.records, summary.blobs, summary.blob_bytes);
-                if counted != (records, blobs, blob_bytes) {
-                    return Err(BackupError::Damaged(
-                        "its parts are not as many as it says".into(),
-                    ));
-                }
-                return Ok(());
-            }
-            _ => return Err(items.damaged()),
+            None => summary.damaged_blobs.push(name),
         }
         item = items.next()?;
+    }
+    let Item::Trailer { records, blobs, blob_bytes } = item else { return Err(items.damaged()) };
+    if (summary.records, summary.blobs, summary.blob_bytes) != (records, blobs, blob_bytes) {
+        return Err(BackupError::Damaged("its parts are not as many as it says".into()));
+    }
+    Ok(())
+}
+
+/// Copies the content of one blob and returns its length; `None` if it was damaged when saved.
+fn content<R: std::io::Read>(
+    items: &mut ItemReader<R>,
+    draft: &Draft,
+) -> Result<Option<u64>, BackupError> {
+    let mut bytes = 0;
+    loop {
+        let item = items.next()?;
+        if let Item::Content(content) = &item {
+            bytes += content.len() as u64;
+            append(draft, content)?;
+        } else if item == (Item::BlobEnd { bytes }) {
+            return Ok(Some(bytes));
+        } else if item == Item::BlobDamaged {
+            return Ok(None);
+        } else {
+            return Err(items.damaged());
+        }
     }
 }

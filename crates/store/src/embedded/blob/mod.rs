@@ -83,8 +83,7 @@ impl Blobs {
         let bytes = fs::metadata(&path).map_or(0, |meta| meta.len());
         let deleted = if *backups > 0 {
             // A backup may still need it.
-            fs::rename(&path, name.path(&self.root, Kind::Deleted))
-                .map_or_else(if_there, |()| Ok(true))
+            if_there(fs::rename(&path, name.path(&self.root, Kind::Deleted)))
         } else {
             remove_if_there(&path)
         };
@@ -210,13 +209,14 @@ impl Drop for Pause {
 
 /// Removes a file; `false` if it was not there.
 fn remove_if_there(path: &Path) -> Result<bool, StoreError> {
-    fs::remove_file(path).map_or_else(if_there, |()| Ok(true))
+    if_there(fs::remove_file(path))
 }
 
-fn if_there(error: io::Error) -> Result<bool, StoreError> {
-    match error.kind() {
-        io::ErrorKind::NotFound => Ok(false),
-        _ => Err(StoreError::Unavailable(format!("cannot delete a blob: {error}"))),
+fn if_there(outcome: io::Result<()>) -> Result<bool, StoreError> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(StoreError::Unavailable(format!("cannot delete a blob: {error}"))),
     }
 }
 

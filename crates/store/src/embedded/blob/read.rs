@@ -32,9 +32,9 @@ pub(crate) struct BlobFile {
 impl BlobFile {
     /// Opens a file and makes sure that it is a whole blob.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let file = File::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => StoreError::NoBlob,
-            _ => unreadable(&error),
+        let file = File::open(path).map_err(|error| {
+            let missing = error.kind() == io::ErrorKind::NotFound;
+            if missing { StoreError::NoBlob } else { unreadable(&error) }
         })?;
         let len = file.metadata().map_err(|error| unreadable(&error))?.len();
         let damaged = || StoreError::Damaged(format!("blob {} is not whole", path.display()));
@@ -74,9 +74,9 @@ impl BlobFile {
     }
 
     fn fill(&mut self, place: &mut [u8]) -> Result<(), StoreError> {
-        self.file.read_exact(place).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.damaged(),
-            _ => unreadable(&error),
+        self.file.read_exact(place).map_err(|error| {
+            let short = error.kind() == io::ErrorKind::UnexpectedEof;
+            if short { self.damaged() } else { unreadable(&error) }
         })
     }
 

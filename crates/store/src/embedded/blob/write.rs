@@ -52,11 +52,10 @@ impl Draft {
             return Err(StoreError::Conflict);
         }
         let path = name.path(&blobs.root, Kind::Unfinished);
-        let mut file = create_in_folder(&name.folder(&blobs.root), &path).map_err(|error| {
-            match error.kind() {
-                io::ErrorKind::AlreadyExists => StoreError::Conflict,
-                _ => StoreError::Unavailable(format!("cannot make a blob: {error}")),
-            }
+        let created = create_in_folder(&name.folder(&blobs.root), &path);
+        let mut file = created.map_err(|error| {
+            let used = error.kind() == io::ErrorKind::AlreadyExists;
+            if used { StoreError::Conflict } else { unwritten(&error) }
         })?;
         let nonce = Nonce(rand::random());
         let prepared = file.write_all(&nonce.header()).and_then(|()| file.try_clone());

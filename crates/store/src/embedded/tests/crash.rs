@@ -43,7 +43,7 @@ impl Ledger {
         let mut ops = vec![put(&one, self.expect(&one), &value)];
         if two != one {
             let exists = self.expect(&two) != Expect::Absent;
-            ops.push(if exists && at % 5 == 0 {
+            ops.push(if exists && at.is_multiple_of(5) {
                 delete(&two, self.expect(&two))
             } else {
                 put(&two, self.expect(&two), &value)

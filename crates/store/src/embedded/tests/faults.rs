@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::embedded::disk::{Disk, RealDisk, SegmentFile};
 
@@ -27,7 +27,6 @@ pub(super) enum Fault {
 #[derive(Default)]
 struct State {
     operations: u64,
-    /// Syncs and writes so far, for tests that aim at one kind.
     fault: Option<(u64, Fault)>,
     dead: bool,
     seed: u64,
@@ -36,6 +35,7 @@ struct State {
     ids: HashMap<PathBuf, u64>,
     next_id: u64,
     full: bool,
+    fail_sync: bool,
 }
 
 /// How to take back one thing that is not durable yet.
@@ -49,6 +49,33 @@ enum Undo {
 #[derive(Clone, Default)]
 pub(super) struct FaultyDisk {
     state: Arc<Mutex<State>>,
+    gate: Arc<Gate>,
+}
+
+/// Where syncs can be held up.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    shut: bool,
+    /// Syncs that may pass though it is shut.
+    tickets: usize,
+    standing: usize,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.state.lock();
+        state.standing += 1;
+        self.changed.notify_all();
+        self.changed.wait_while(&mut state, |state| state.shut && state.tickets == 0);
+        state.tickets = state.tickets.saturating_sub(1);
+        state.standing -= 1;
+    }
 }
 
 impl FaultyDisk {
@@ -69,18 +96,37 @@ impl FaultyDisk {
         state.fault = Some((state.operations + at, fault));
     }
 
-    pub(super) fn operations(&self) -> u64 {
-        self.state.lock().operations
-    }
-
     pub(super) fn has_struck(&self) -> bool {
         let state = self.state.lock();
         state.fault.is_some_and(|(at, _)| state.operations > at)
     }
 
+    /// The next sync of a segment fails, whatever else happens before it.
+    pub(super) fn fail_next_sync(&self) {
+        self.state.lock().fail_sync = true;
+    }
+
     /// While full, nothing new can be made.
     pub(super) fn set_full(&self, full: bool) {
         self.state.lock().full = full;
+    }
+
+    /// Holds up every sync from now on, or lets them go.
+    pub(super) fn hold_syncs(&self, hold: bool) {
+        self.gate.state.lock().shut = hold;
+        self.gate.changed.notify_all();
+    }
+
+    /// Lets the one that is held up go, and holds up the next.
+    pub(super) fn hold_next_sync(&self) {
+        self.gate.state.lock().tickets = 1;
+        self.gate.changed.notify_all();
+    }
+
+    /// Waits until a sync is being held up.
+    pub(super) fn wait_for_held_sync(&self) {
+        let mut state = self.gate.state.lock();
+        self.gate.changed.wait_while(&mut state, |state| state.standing == 0);
     }
 
     /// Cuts the power now.
@@ -89,6 +135,7 @@ impl FaultyDisk {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Verdict {
     Go,
     GoThenFail,
@@ -161,7 +208,8 @@ impl State {
     /// Some of the last write reached the disk: by the seed nothing, all of it, a beginning, an
     /// end, or every other sector.
     fn tear(&self, file: &fs::File, offset: u64, after: &[u8]) {
-        let middle = (self.seed as usize).wrapping_mul(7919) % (after.len() + 1);
+        let seed = usize::try_from(self.seed).unwrap();
+        let middle = seed.wrapping_mul(7919) % (after.len() + 1);
         match self.seed % 5 {
             0 => {}
             1 => file.write_all_at(after, offset).unwrap(),
@@ -266,7 +314,11 @@ impl SegmentFile for FaultySegment {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.disk.gate.pass();
         let mut state = self.disk.state.lock();
+        if std::mem::take(&mut state.fail_sync) {
+            return Err(error("i/o error"));
+        }
         let verdict = state.operation()?;
         // A sync that fails leaves the pages behind: nothing of it is durable for that.
         if matches!(verdict, Verdict::Go) {

@@ -4,6 +4,7 @@ mod backup;
 mod conformance;
 mod crash;
 mod damage;
+mod durable;
 mod faults;
 mod opening;
 mod pressure;

@@ -1,0 +1,195 @@
+//! The client commands: one per file. Here is what they share: the command line, the connection,
+//! and the arguments that mean the same everywhere.
+
+mod acquire;
+mod arguments;
+mod describe;
+mod document;
+mod edit;
+mod get;
+mod keepalive;
+mod leases;
+mod ls;
+mod mutate;
+mod release;
+mod remove;
+mod run;
+mod set;
+mod tree;
+mod update;
+mod watch;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use lockd_client::Client;
+
+use crate::context::{ENVIRONMENT, Environment};
+use crate::exit::{Done, EXIT_CODES, Problem};
+use crate::{log, ui};
+
+/// Plain HTTP, as long as that is all there is.
+const SERVER: &str = "http://127.0.0.1:9341";
+
+/// Hold keys, and read and write their state, from a shell
+#[derive(Debug, Args)]
+#[command(after_help = after_help())]
+pub(crate) struct ClientArgs {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: ClientCommand,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Servers of one store, separated by commas: http://host:port, host[:port] or unix:///path
+    #[arg(long, short, global = true, value_name = "ADDRESS", env = "LOCKD_CLIENT_SERVER",
+          default_value = SERVER)]
+    server: String,
+    /// Namespace of the key; otherwise the server's default [env: LOCKD_CLIENT_NAMESPACE]
+    #[arg(long, short, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Longest silence of the server within a request
+    #[arg(long, global = true, value_name = "DURATION", env = "LOCKD_CLIENT_TIMEOUT",
+          default_value = "15s", value_parser = arguments::duration)]
+    timeout: Duration,
+    /// Speak plain HTTP, which is all this version can do
+    #[arg(long, global = true, env = "LOCKD_CLIENT_DISABLE_MTLS", value_name = "BOOL",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          default_value = "true", hide_default_value = true, action = clap::ArgAction::Set,
+          value_parser = clap::builder::BoolishValueParser::new())]
+    disable_mtls: bool,
+    /// Tell on standard error what the client does
+    #[arg(long, short, global = true)]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClientCommand {
+    Acquire(acquire::AcquireArgs),
+    Keepalive(keepalive::KeepaliveArgs),
+    Release(release::ReleaseArgs),
+    Run(run::RunArgs),
+    Get(get::GetArgs),
+    Update(update::UpdateArgs),
+    Remove(remove::RemoveArgs),
+    Set(set::SetArgs),
+    Mutate(mutate::MutateArgs),
+    Edit(edit::EditArgs),
+    Describe(describe::DescribeArgs),
+    Ls(ls::LsArgs),
+    Leases(leases::LeasesArgs),
+    Watch(watch::WatchArgs),
+}
+
+fn after_help() -> String {
+    format!(
+        "\
+Examples:
+  eval \"$(lockd client acquire orders --ttl 30s)\"
+  lockd client get orders | lockd client edit progress.count++ | lockd client update orders
+  lockd client release orders
+  lockd client run --key nightly -- ./backup.sh
+
+{EXIT_CODES}
+
+{ENVIRONMENT}"
+    )
+}
+
+/// What every command is given.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    /// The servers, as other commands can be told about them.
+    pub(crate) server: String,
+    pub(crate) environment: Environment,
+    namespace: Option<String>,
+}
+
+impl Session {
+    /// The namespace that was asked for.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    fn open(global: Global, environment: Environment, attempts: Option<u32>) -> Done<Self> {
+        if !global.disable_mtls {
+            return Err(Problem::usage("this version speaks plain HTTP only")
+                .hint("leave out --disable-mtls=false"));
+        }
+        if global.verbose {
+            log::init("warn,lockd_client=debug", false).map_err(Problem::failed)?;
+        }
+        let mut builder = Client::builder().endpoint(&global.server).timeout(global.timeout);
+        let namespace =
+            global.namespace.or_else(|| environment.get("NAMESPACE").map(str::to_owned));
+        if let Some(namespace) = &namespace {
+            builder = builder.namespace(namespace);
+        }
+        if let Some(owner) = environment.get("OWNER") {
+            builder = builder.owner(owner);
+        }
+        if let Some(attempts) = attempts {
+            builder = builder.attempts(attempts);
+        }
+        let client = builder.build().map_err(|error| Problem::usage(error.to_string()))?;
+        let server = client.endpoints().join(",");
+        Ok(Self { client, server, environment, namespace })
+    }
+}
+
+pub(crate) async fn run(args: ClientArgs) -> ExitCode {
+    match dispatch(args).await {
+        Ok(code) => code,
+        Err(problem) => ui::fail(&problem),
+    }
+}
+
+async fn dispatch(args: ClientArgs) -> Done<ExitCode> {
+    let ClientArgs { global, command } = args;
+    if let ClientCommand::Edit(edit) = command {
+        return edit::run(edit).map(|()| ExitCode::SUCCESS);
+    }
+    let session = Session::open(global, Environment::read(), command.attempts())?;
+    let done = match command {
+        ClientCommand::Run(args) => return Box::pin(run::run(&session, args)).await,
+        ClientCommand::Edit(args) => edit::run(args),
+        ClientCommand::Acquire(args) => acquire::run(&session, args).await,
+        ClientCommand::Keepalive(args) => keepalive::run(&session, args).await,
+        ClientCommand::Release(args) => release::run(&session, args).await,
+        ClientCommand::Get(args) => get::run(&session, args).await,
+        ClientCommand::Update(args) => update::run(&session, args).await,
+        ClientCommand::Remove(args) => remove::run(&session, args).await,
+        ClientCommand::Set(args) => set::run(&session, args).await,
+        ClientCommand::Mutate(args) => mutate::run(&session, args).await,
+        ClientCommand::Describe(args) => describe::run(&session, args).await,
+        ClientCommand::Ls(args) => ls::run(&session, args).await,
+        ClientCommand::Leases(args) => leases::run(&session, args).await,
+        ClientCommand::Watch(args) => watch::run(&session, args).await,
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+impl ClientCommand {
+    /// How often servers are tried, where the command says so.
+    fn attempts(&self) -> Option<u32> {
+        match self {
+            Self::Acquire(args) => Some(args.wish.attempts()),
+            Self::Run(args) => Some(args.wish.attempts()),
+            Self::Keepalive(_)
+            | Self::Release(_)
+            | Self::Get(_)
+            | Self::Update(_)
+            | Self::Remove(_)
+            | Self::Set(_)
+            | Self::Mutate(_)
+            | Self::Edit(_)
+            | Self::Describe(_)
+            | Self::Ls(_)
+            | Self::Leases(_)
+            | Self::Watch(_) => None,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `get`: the state of a key, as it is or as people like to read it, to a file or standard output.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use clap::Args;
+use lockd_client::{DocumentStream, GetStream};
+
+use super::Session;
+use super::document::Type;
+use crate::context::LeaseFlags;
+use crate::exit::{Done, Problem};
+use crate::ui;
+
+/// Read the state of a key
+///
+/// Under a lease this shows what the lease has staged; otherwise, and with --public, what is
+/// committed. Prints nothing when there is no state.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct GetArgs {
+    /// The key [env: LOCKD_CLIENT_KEY]
+    #[arg(value_name = "KEY", conflicts_with = "key")]
+    argument: Option<String>,
+    #[command(flatten)]
+    lease: LeaseFlags,
+    /// Where to write it; - is standard output
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
+    output: String,
+    /// How to write it; auto goes by the name of the file
+    #[arg(long = "type", value_enum, default_value_t = Type::Auto)]
+    kind: Type,
+    /// Tell version and etag on standard error
+    #[arg(long)]
+    show_meta: bool,
+    /// Read what is committed, even under a lease
+    #[arg(long)]
+    public: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockd client get orders
+  lockd client get orders --type json
+  lockd client get orders -o orders.yaml
+  lockd client get orders --public --show-meta";
+
+pub(super) async fn run(session: &Session, args: GetArgs) -> Done {
+    let environment = &session.environment;
+    let key = environment.need_key(args.lease.key.clone().or(args.argument))?;
+    let context = environment.lease(&key, session.namespace(), &args.lease)?;
+    let read: GetStream = match context {
+        Some(context) if !args.public => session.client.raw(context).get_stream(),
+        Some(_) | None => session.client.get_stream(&key),
+    };
+    let Some(stream) = read.await? else {
+        ui::note(&format!("{key} has no state"));
+        return Ok(());
+    };
+    if args.show_meta {
+        let etag = stream.etag().unwrap_or("-");
+        ui::note(&format!("version={} etag={etag}", stream.version()));
+    }
+    let kind = args.kind.resolve(&args.output);
+    match args.output.as_str() {
+        "-" => to_stdout(stream, kind).await,
+        path => to_file(stream, kind, Path::new(path)).await,
+    }
+}
+
+async fn to_stdout(mut stream: DocumentStream, kind: Type) -> Done {
+    if kind != Type::Raw {
+        let text = kind.show(&whole(stream).await?)?;
+        return ui::bytes(text.as_bytes());
+    }
+    while let Some(piece) = stream.chunk().await? {
+        ui::bytes(&piece)?;
+    }
+    ui::bytes(b"\n")
+}
+
+/// Writes next to the file and puts it in place when it is complete.
+async fn to_file(mut stream: DocumentStream, kind: Type, path: &Path) -> Done {
+    let cannot = |error: &dyn std::fmt::Display| {
+        Problem::failed(format!("cannot write {}: {error}", path.display()))
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
+        .map_err(|error| cannot(&error))?;
+    if kind == Type::Raw {
+        while let Some(piece) = stream.chunk().await? {
+            file.write_all(&piece).map_err(|error| cannot(&error))?;
+        }
+    } else {
+        let text = kind.show(&whole(stream).await?)?;
+        file.write_all(text.as_bytes()).map_err(|error| cannot(&error))?;
+    }
+    file.flush().map_err(|error| cannot(&error))?;
+    file.persist(path).map_err(|error| cannot(&error.error))?;
+    Ok(())
+}
+
+/// For formats that need to see all of it.
+async fn whole(mut stream: DocumentStream) -> Done<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while let Some(piece) = stream.chunk().await? {
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}

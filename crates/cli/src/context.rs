@@ -1,0 +1,282 @@
+//! Which lease a command acts under. Flags come first, then arguments, then the environment that
+//! `eval "$(lockd client acquire ...)"` has set.
+//!
+//! The lease in the environment belongs to the key in the environment, and is never shown for
+//! another one.
+
+use std::collections::BTreeMap;
+
+use lockd_client::{Grant, LeaseContext};
+
+use crate::exit::{Done, Problem};
+
+const PREFIX: &str = "LOCKD_CLIENT_";
+
+/// What the help text and the manual say about the environment.
+pub(crate) const ENVIRONMENT: &str = "\
+Environment:
+  LOCKD_CLIENT_SERVER         server address, as --server
+  LOCKD_CLIENT_NAMESPACE      namespace, as --namespace
+  LOCKD_CLIENT_TIMEOUT        as --timeout
+  LOCKD_CLIENT_DISABLE_MTLS   as --disable-mtls
+  LOCKD_CLIENT_OWNER          who holds what is acquired, as --owner
+  LOCKD_CLIENT_KEY            the key, where none is named
+  LOCKD_CLIENT_LEASE, LOCKD_CLIENT_FENCING_TOKEN, LOCKD_CLIENT_TXN_ID
+                              the lease that is held on that key
+  LOCKD_CLIENT_VERSION, LOCKD_CLIENT_ETAG, LOCKD_CLIENT_EXPIRES_UNIX,
+  LOCKD_CLIENT_CORRELATION_ID set by acquire for scripts, read by nobody";
+
+/// The `LOCKD_CLIENT_*` variables.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Environment(BTreeMap<String, String>);
+
+/// A lease as flags name it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct LeaseFlags {
+    /// The key; then the first argument is not the key
+    #[arg(long, short, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+    /// Id of the lease [env: LOCKD_CLIENT_LEASE]
+    #[arg(long, value_name = "ID")]
+    pub(crate) lease: Option<String>,
+    /// Fencing token of the lease [env: LOCKD_CLIENT_FENCING_TOKEN]
+    #[arg(long, value_name = "N")]
+    pub(crate) fencing_token: Option<u64>,
+    /// Transaction of the lease [env: LOCKD_CLIENT_TXN_ID]
+    #[arg(long, value_name = "ID")]
+    pub(crate) txn_id: Option<String>,
+}
+
+impl Environment {
+    pub(crate) fn read() -> Self {
+        Self::of(std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        }))
+    }
+
+    pub(crate) fn of(vars: impl IntoIterator<Item = (String, String)>) -> Self {
+        let ours = vars.into_iter().filter_map(|(name, value)| {
+            let name = name.strip_prefix(PREFIX)?.to_owned();
+            (!value.trim().is_empty()).then_some((name, value))
+        });
+        Self(ours.collect())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The key that is meant: the named one, else that of the environment.
+    pub(crate) fn key(&self, named: Option<String>) -> Option<String> {
+        named.or_else(|| self.get("KEY").map(str::to_owned))
+    }
+
+    /// The key that is meant, or what to do about there being none.
+    pub(crate) fn need_key(&self, named: Option<String>) -> Done<String> {
+        self.key(named)
+            .ok_or_else(|| Problem::usage("no key").hint("name one, or set LOCKD_CLIENT_KEY"))
+    }
+
+    /// The lease to show for a key, if there is one.
+    pub(crate) fn lease(
+        &self,
+        key: &str,
+        namespace: Option<&str>,
+        flags: &LeaseFlags,
+    ) -> Done<Option<LeaseContext>> {
+        let known = self.get("LEASE").filter(|_| self.is_about(key, namespace));
+        let Some(lease_id) = flags.lease.as_deref().or(known) else {
+            return Ok(None);
+        };
+        // The other parts go with the lease they were granted with.
+        let same = known == Some(lease_id);
+        let token = match (flags.fencing_token, self.get("FENCING_TOKEN")) {
+            (Some(token), _) => Some(token),
+            (None, Some(text)) if same => Some(text.trim().parse().map_err(|_| {
+                Problem::usage(format!("LOCKD_CLIENT_FENCING_TOKEN is not a number: {text:?}"))
+            })?),
+            (None, _) => None,
+        };
+        let txn_id = flags.txn_id.as_deref().or_else(|| self.get("TXN_ID").filter(|_| same));
+        Ok(Some(LeaseContext {
+            namespace: namespace.map(str::to_owned),
+            key: key.to_owned(),
+            lease_id: lease_id.to_owned(),
+            txn_id: txn_id.map(str::to_owned),
+            token,
+        }))
+    }
+
+    /// The lease to show for a key, or what to do about there being none.
+    pub(crate) fn need_lease(
+        &self,
+        key: &str,
+        namespace: Option<&str>,
+        flags: &LeaseFlags,
+    ) -> Done<LeaseContext> {
+        let Some(lease) = self.lease(key, namespace, flags)? else {
+            let message = match self.get("KEY") {
+                Some(other) if self.get("LEASE").is_some() => {
+                    format!("no lease for {key:?}: the one in the environment is for {other:?}")
+                }
+                Some(_) | None => format!("no lease for {key:?}"),
+            };
+            return Err(Problem::usage(message).hint(format!(
+                "run eval \"$(lockd client acquire {key})\", or give --lease, --fencing-token and \
+                 --txn-id"
+            )));
+        };
+        Ok(lease)
+    }
+
+    /// Whether the lease in the environment is one of this key.
+    fn is_about(&self, key: &str, namespace: Option<&str>) -> bool {
+        let same_key = self.get("KEY").is_none_or(|known| plain(known) == plain(key));
+        let same_namespace = match (self.get("NAMESPACE"), namespace) {
+            (Some(known), Some(namespace)) => plain(known) == plain(namespace),
+            (None, _) | (_, None) => true,
+        };
+        same_key && same_namespace
+    }
+}
+
+/// Names as the server compares them.
+fn plain(name: &str) -> String {
+    let name = name.trim();
+    name.strip_prefix('/').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// The variables that hand a lease on to other commands.
+pub(crate) fn exports(grant: &Grant, server: &str) -> Vec<(String, String)> {
+    let context = &grant.context;
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let number = |value: u64| value.to_string();
+    [
+        ("SERVER", server.to_owned()),
+        ("NAMESPACE", text(&context.namespace)),
+        ("KEY", context.key.clone()),
+        ("LEASE", context.lease_id.clone()),
+        ("FENCING_TOKEN", context.token.map(number).unwrap_or_default()),
+        ("TXN_ID", text(&context.txn_id)),
+        ("OWNER", grant.owner.clone()),
+        ("VERSION", number(grant.version)),
+        ("ETAG", text(&grant.etag)),
+        ("EXPIRES_UNIX", number(grant.expires_at_unix)),
+        ("CORRELATION_ID", grant.correlation_id.clone()),
+    ]
+    .map(|(name, value)| (format!("{PREFIX}{name}"), value))
+    .into()
+}
+
+/// Lines that a shell can `eval`.
+pub(crate) fn export_lines(exports: &[(String, String)]) -> String {
+    let lines: Vec<_> = exports
+        .iter()
+        .map(|(name, value)| format!("export {name}=\"{}\"", quoted(value)))
+        .collect();
+    lines.join("\n")
+}
+
+/// The inside of a double-quoted shell word.
+fn quoted(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for character in value.chars() {
+        if matches!(character, '"' | '\\' | '$' | '`') {
+            text.push('\\');
+        }
+        text.push(character);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(vars: &[(&str, &str)]) -> Environment {
+        let vars =
+            vars.iter().map(|(name, value)| (format!("{PREFIX}{name}"), (*value).to_owned()));
+        Environment::of(vars)
+    }
+
+    fn held() -> Environment {
+        environment(&[
+            ("KEY", "orders"),
+            ("NAMESPACE", "default"),
+            ("LEASE", "L1"),
+            ("FENCING_TOKEN", "7"),
+            ("TXN_ID", "T1"),
+        ])
+    }
+
+    #[test]
+    fn blank_variables_count_as_absent() {
+        let environment = environment(&[("KEY", " "), ("SERVER", "")]);
+        assert_eq!(environment.get("KEY"), None);
+        assert_eq!(environment.get("SERVER"), None);
+    }
+
+    #[test]
+    fn the_environment_only_fills_in_an_absent_key() {
+        assert_eq!(held().key(Some("other".into())).as_deref(), Some("other"));
+        assert_eq!(held().key(None).as_deref(), Some("orders"));
+        assert_eq!(Environment::default().key(None), None);
+    }
+
+    #[test]
+    fn a_lease_in_the_environment_is_shown_for_its_own_key() {
+        for key in ["orders", "Orders", "/orders"] {
+            let lease = held().lease(key, None, &LeaseFlags::default()).unwrap().unwrap();
+            assert_eq!(lease.lease_id, "L1");
+            assert_eq!(lease.token, Some(7));
+            assert_eq!(lease.txn_id.as_deref(), Some("T1"));
+        }
+    }
+
+    #[test]
+    fn and_for_no_other_key_or_namespace() {
+        let none = LeaseFlags::default();
+        assert_eq!(held().lease("other", None, &none).unwrap(), None);
+        assert_eq!(held().lease("orders", Some("team"), &none).unwrap(), None);
+        let problem = held().need_lease("other", None, &none).unwrap_err().to_string();
+        assert!(problem.contains("for \"orders\""), "{problem}");
+    }
+
+    #[test]
+    fn flags_beat_the_environment_and_take_nothing_from_it() {
+        let flags = LeaseFlags {
+            lease: Some("L2".into()),
+            fencing_token: Some(9),
+            txn_id: Some("T2".into()),
+            ..LeaseFlags::default()
+        };
+        let lease = held().lease("other", None, &flags).unwrap().unwrap();
+        assert_eq!((lease.lease_id.as_str(), lease.token), ("L2", Some(9)));
+        assert_eq!(lease.txn_id.as_deref(), Some("T2"));
+
+        let only_lease = LeaseFlags { lease: Some("L2".into()), ..LeaseFlags::default() };
+        let lease = held().lease("orders", None, &only_lease).unwrap().unwrap();
+        assert_eq!((lease.token, lease.txn_id), (None, None), "they belong to another lease");
+
+        let only_token = LeaseFlags { fencing_token: Some(8), ..LeaseFlags::default() };
+        let lease = held().lease("orders", None, &only_token).unwrap().unwrap();
+        assert_eq!((lease.lease_id.as_str(), lease.token), ("L1", Some(8)));
+    }
+
+    #[test]
+    fn a_bad_token_is_told_not_ignored() {
+        let environment = environment(&[("LEASE", "L1"), ("FENCING_TOKEN", "seven")]);
+        let problem = environment.lease("k", None, &LeaseFlags::default()).unwrap_err();
+        assert_eq!(problem.exit().unwrap().code(), 2);
+    }
+
+    #[test]
+    fn exports_survive_a_shell() {
+        let nasty = "a \"b\" $HOME `id` \\ 'c'\nnext;|&!#";
+        let lines = export_lines(&[("LOCKD_CLIENT_OWNER".to_owned(), nasty.to_owned())]);
+        let script = format!("{lines}\nprintf %s \"$LOCKD_CLIENT_OWNER\"");
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), nasty);
+        assert!(output.stderr.is_empty());
+    }
+}

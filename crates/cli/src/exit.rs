@@ -1,0 +1,257 @@
+//! Exit codes of the client commands, and the errors that carry them. Programs branch on these, so
+//! a code never changes its meaning.
+
+use std::fmt;
+
+use lockd_client::{
+    AcquireKind, AdminKind, Error, KeepaliveKind, Kind, Lost, ReadKind, ReleaseKind, UpdateKind,
+};
+
+/// What the help text and the manual say about exit codes.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    failed for another reason than those below
+  2    the command line is wrong
+  69   no server could be reached, or it cannot serve right now; trying again may help
+  70   it is not known whether the change happened: read before doing it again
+  73   the key exists already (--if-not-exists)
+  75   the key is held by another (busy)
+  76   the lease is lost: expired, revoked, or the key was granted to another
+  77   not allowed
+  79   a condition did not hold: version, etag or fence
+  126  run: the command cannot be executed
+  127  run: the command was not found
+  128+n  run: the command was ended by signal n";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Failed,
+    Usage,
+    Unavailable,
+    Unknown,
+    Exists,
+    Busy,
+    Lost,
+    Forbidden,
+    Condition,
+    CannotExecute,
+    NotFound,
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Unavailable => 69,
+            Self::Unknown => 70,
+            Self::Exists => 73,
+            Self::Busy => 75,
+            Self::Lost => 76,
+            Self::Forbidden => 77,
+            Self::Condition => 79,
+            Self::CannotExecute => 126,
+            Self::NotFound => 127,
+        }
+    }
+}
+
+/// Why a command failed: a message, what to do next, and the exit code.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// Nobody reads what we write any more; nothing is wrong.
+    ClosedPipe,
+    Told {
+        exit: Exit,
+        message: String,
+        hint: Option<String>,
+    },
+}
+
+pub(crate) type Done<T = ()> = Result<T, Problem>;
+
+impl Problem {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self::Told { exit, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+
+    pub(crate) fn lost(lost: &Lost) -> Self {
+        Self::new(Exit::Lost, lost.to_string())
+    }
+
+    /// Says what to do next.
+    pub(crate) fn hint(mut self, next: impl Into<String>) -> Self {
+        if let Self::Told { hint, .. } = &mut self {
+            *hint = Some(next.into());
+        }
+        self
+    }
+
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        match self {
+            Self::ClosedPipe => None,
+            Self::Told { exit, .. } => Some(*exit),
+        }
+    }
+
+    fn of<K: Kind>(error: &Error<K>, exit: Exit, hint: Option<&str>) -> Self {
+        let problem = Self::new(exit, chain(error));
+        match hint {
+            Some(hint) => problem.hint(hint),
+            None => problem,
+        }
+    }
+}
+
+/// An error with all its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = next.source();
+    }
+    text
+}
+
+const UNREACHABLE: &str = "is the server running? name it with --server or LOCKD_CLIENT_SERVER";
+const LOST: &str = "acquire the key again and read its state before going on";
+const READ_FIRST: &str = "look at the key with `lockd client get` before doing it again";
+const REREAD: &str = "read the state again with `lockd client get --show-meta`";
+const FENCED: &str = "another holder has taken over the fence key: stop";
+
+/// What kinds mean as exit codes, with a hint where there is one.
+macro_rules! exits {
+    ($($kind:ident { $($variant:ident => $exit:ident $(, $hint:expr)?;)* })*) => {$(
+        impl From<Error<$kind>> for Problem {
+            fn from(error: Error<$kind>) -> Self {
+                #[expect(clippy::wildcard_enum_match_arm, reason = "the kinds may grow")]
+                let (exit, hint): (Exit, Option<&str>) = match error.kind() {
+                    $($kind::$variant => (Exit::$exit, exits!(@hint $($hint)?)),)*
+                    _ => (Exit::Failed, None),
+                };
+                Self::of(&error, exit, hint)
+            }
+        }
+    )*};
+    (@hint) => { None };
+    (@hint $hint:expr) => { Some($hint) };
+}
+
+exits! {
+    AcquireKind {
+        Busy => Busy;
+        Exists => Exists;
+        Lost => Lost, "ask for a longer --ttl";
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+    }
+    KeepaliveKind {
+        LeaseLost => Lost, LOST;
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+    }
+    ReleaseKind {
+        LeaseLost => Lost, LOST;
+        FenceFailed => Condition, FENCED;
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+        OutcomeUnknown => Unknown, READ_FIRST;
+    }
+    UpdateKind {
+        LeaseLost => Lost, LOST;
+        Conflict => Condition, REREAD;
+        FenceFailed => Condition, FENCED;
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+        OutcomeUnknown => Unknown, READ_FIRST;
+    }
+    ReadKind {
+        LeaseLost => Lost, LOST;
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+    }
+    AdminKind {
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+        OutcomeUnknown => Unknown;
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClosedPipe => f.write_str("the output was closed"),
+            Self::Told { message, hint: None, .. } => f.write_str(message),
+            Self::Told { message, hint: Some(hint), .. } => write!(f, "{message}\n  {hint}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Exit; 11] = [
+        Exit::Failed,
+        Exit::Usage,
+        Exit::Unavailable,
+        Exit::Unknown,
+        Exit::Exists,
+        Exit::Busy,
+        Exit::Lost,
+        Exit::Forbidden,
+        Exit::Condition,
+        Exit::CannotExecute,
+        Exit::NotFound,
+    ];
+
+    #[test]
+    fn every_code_is_documented_and_its_own() {
+        let mut seen = Vec::new();
+        for exit in ALL {
+            let code = exit.code();
+            assert!(!seen.contains(&code), "{code} twice");
+            seen.push(code);
+            let documented =
+                EXIT_CODES.lines().any(|line| line.trim_start().starts_with(&format!("{code} ")));
+            assert!(documented, "{code} is not in the help");
+        }
+    }
+
+    #[test]
+    fn busy_and_lost_keep_their_numbers() {
+        assert_eq!((Exit::Busy.code(), Exit::Lost.code()), (75, 76));
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error);
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("no answer")
+            }
+        }
+        impl std::error::Error for Outer {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        assert_eq!(chain(&Outer(std::io::Error::other("refused"))), "no answer: refused");
+        assert_eq!(chain(&Outer(std::io::Error::other("no answer"))), "no answer");
+    }
+}

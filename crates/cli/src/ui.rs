@@ -1,0 +1,83 @@
+//! The one place where client commands print: data on standard output, talk on standard error.
+//!
+//! A reader that has gone away ends the command quietly.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::exit::{Done, Problem, chain};
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people and shells
+    Text,
+    Json,
+    Yaml,
+}
+
+/// Prints a value in the wanted format; the text is only made if it is wanted.
+pub(crate) fn print<T: Serialize>(
+    format: Format,
+    value: &T,
+    text: impl FnOnce() -> String,
+) -> Done {
+    match format {
+        Format::Text => data(&text()),
+        Format::Json => {
+            let json =
+                serde_json::to_string(value).map_err(|error| Problem::failed(chain(&error)))?;
+            data(&json)
+        }
+        Format::Yaml => {
+            let yaml = serde_saphyr::to_string(value)
+                .map_err(|error| Problem::failed(error.to_string()))?;
+            data(yaml.trim_end())
+        }
+    }
+}
+
+/// Lines of data; nothing at all for an empty text.
+pub(crate) fn data(text: &str) -> Done {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).map_err(broken)?;
+    out.write_all(b"\n").map_err(broken)?;
+    out.flush().map_err(broken)
+}
+
+/// Bytes of data as they are.
+pub(crate) fn bytes(bytes: &[u8]) -> Done {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).map_err(broken)?;
+    out.flush().map_err(broken)
+}
+
+/// Something a person may want to know. Not being able to say it is no error.
+pub(crate) fn note(text: &str) {
+    let _said = writeln!(io::stderr().lock(), "lockd: {text}").is_ok();
+}
+
+/// Says why a command failed, and gives its exit code.
+pub(crate) fn fail(problem: &Problem) -> ExitCode {
+    match problem.exit() {
+        None => ExitCode::SUCCESS,
+        Some(exit) => {
+            note(&problem.to_string());
+            ExitCode::from(exit.code())
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is made to be given to map_err")]
+fn broken(error: io::Error) -> Problem {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        Problem::ClosedPipe
+    } else {
+        Problem::failed(format!("cannot write to standard output: {error}"))
+    }
+}

@@ -31,7 +31,10 @@ mod tests {
         let ours = Uses { always: ["b".to_owned()].into(), in_tests: ["a".to_owned()].into() };
         let uses = [("a".to_owned(), ours)].into();
         assert!(check(&uses, "| `b` | why |").is_empty());
-        assert_eq!(check(&uses, "| `c` | why |"), ["b has no line", "c has a line but is not used"]);
+        assert_eq!(
+            check(&uses, "| `c` | why |"),
+            ["b has no line", "c has a line but is not used"]
+        );
     }
 
     #[test]

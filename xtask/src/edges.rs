@@ -70,7 +70,9 @@ pub fn check(uses: &BTreeMap<String, Uses>, rules: &BTreeMap<String, Rule>) -> V
         }
         for used in uses_of.in_tests.iter().filter(ours) {
             if !rule.may.contains(used) && !rule.may_in_tests.contains(used) && used != name {
-                problems.push(format!("the tests of {name} use {used}, which the table does not allow"));
+                problems.push(format!(
+                    "the tests of {name} use {used}, which the table does not allow"
+                ));
             }
         }
         for used in uses_of.always.union(&uses_of.in_tests) {
@@ -152,10 +154,7 @@ mod tests {
         };
         assert!(check(&with(using("a", &["b", "serde"], &["c"])), &rules).is_empty());
         let found = check(&with(using("a", &["c"], &["tokio"])), &rules);
-        assert_eq!(
-            found,
-            ["a uses c, which the table does not allow", "a must never use tokio"]
-        );
+        assert_eq!(found, ["a uses c, which the table does not allow", "a must never use tokio"]);
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub fn check(files: &[Source], exists: impl Fn(&str) -> bool) -> Vec<String> {
     for file in files.iter().filter(|file| file.is_markdown()) {
         for link in links(&file.text) {
             let (path, heading) = link.split_once('#').unwrap_or((link, ""));
-            let target = if path.is_empty() { Some(file.path.clone()) } else { resolve(&file.path, path) };
+            let target =
+                if path.is_empty() { Some(file.path.clone()) } else { resolve(&file.path, path) };
             let Some(target) = target.filter(|target| exists(target)) else {
                 problems.push(format!("{}: {link} does not exist", file.path));
                 continue;
@@ -96,7 +97,9 @@ mod tests {
 
     #[test]
     fn links_that_lead_somewhere_are_fine() {
-        assert!(found("[x](../README.md#one-two-three) [y](a.md) [z](https://e.org/x.md)").is_empty());
+        assert!(
+            found("[x](../README.md#one-two-three) [y](a.md) [z](https://e.org/x.md)").is_empty()
+        );
         assert!(found("```md\n[x](nowhere.md)\n```\n").is_empty());
     }
 

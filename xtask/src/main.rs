@@ -24,7 +24,11 @@ async fn main() -> Result<()> {
                 let changed = transcript::check(&steps, &answers).len();
                 let text = transcript::rewrite(&document, &steps, &answers);
                 std::fs::write(repo::root().join(file), text)?;
-                writeln!(std::io::stdout(), "{file}: {} commands, {changed} new answers", steps.len())?;
+                writeln!(
+                    std::io::stdout(),
+                    "{file}: {} commands, {changed} new answers",
+                    steps.len()
+                )?;
             }
         }
         _ => bail!("say `settings` or `replay FILE...`"),

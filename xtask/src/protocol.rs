@@ -4,7 +4,8 @@
 #[must_use]
 pub fn check(page: &str, paths: &[&str], headers: &[String]) -> Vec<String> {
     let lower = page.to_lowercase();
-    let missing_paths = paths.iter().filter(|path| !page.contains(*path)).map(|path| (*path).to_owned());
+    let missing_paths =
+        paths.iter().filter(|path| !page.contains(*path)).map(|path| (*path).to_owned());
     let missing_headers = headers.iter().filter(|header| !lower.contains(*header)).cloned();
     missing_paths.chain(missing_headers).map(|name| format!("{name} is not described")).collect()
 }
@@ -12,7 +13,8 @@ pub fn check(page: &str, paths: &[&str], headers: &[String]) -> Vec<String> {
 /// The names of headers in the source of the wire crate.
 #[must_use]
 pub fn headers(source: &str) -> Vec<String> {
-    let values = source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split('"').nth(1));
+    let values =
+        source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split('"').nth(1));
     values.map(str::to_owned).collect()
 }
 

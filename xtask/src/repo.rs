@@ -94,7 +94,8 @@ pub fn read(path: &str) -> Result<String> {
 #[must_use]
 pub fn table(markdown: &str, heading: &str) -> Vec<Vec<String>> {
     let under = markdown.lines().skip_while(|line| line.trim_start_matches('#').trim() != heading);
-    let rows = under.skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let rows =
+        under.skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     rows.skip(2)
         .map(|row| {
             let inner = row.trim().trim_start_matches('|').trim_end_matches('|');

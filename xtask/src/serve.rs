@@ -46,22 +46,46 @@ impl Running {
         self.server.shutdown(Duration::ZERO).await;
     }
 
-    /// The body of a page on the metrics listener.
+    /// The page that Prometheus reads.
     ///
     /// # Errors
     /// When it is not answered with 200.
     pub async fn metrics_page(&self) -> Result<String> {
-        let mut stream = TcpStream::connect(&self.metrics).await?;
-        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+        let (head, body) = exchange(&self.metrics, "GET /metrics", "", "").await?;
         if !head.starts_with("HTTP/1.1 200") {
             bail!("{head}");
         }
-        Ok(body.to_owned())
+        Ok(body)
     }
+
+    /// The body of the answer to a command, whatever its status. `headers` are whole lines.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn post(&self, path: &str, headers: &str, body: &str) -> Result<String> {
+        let (_, body) = exchange(&self.address, &format!("POST {path}"), headers, body).await?;
+        Ok(body)
+    }
+}
+
+/// One request on a connection of its own; head and body of the answer.
+async fn exchange(
+    address: &str,
+    target: &str,
+    headers: &str,
+    body: &str,
+) -> Result<(String, String)> {
+    let mut stream = TcpStream::connect(address).await?;
+    let length = body.len();
+    let request = format!(
+        "{target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-length: {length}\r\n{headers}\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    Ok((head.to_owned(), body.to_owned()))
 }
 
 fn tcp(bound: Option<&Bound>) -> Result<String> {

@@ -25,14 +25,14 @@ pub fn rows() -> Vec<String> {
 #[must_use]
 pub fn check(page: &str, rows: &[String]) -> Vec<String> {
     let squeeze = |cells: &[String]| cells.join("|");
-    let told: Vec<String> =
-        repo::table(page, HEADING).iter().map(|cells| squeeze(cells)).collect();
+    let told: Vec<String> = repo::table(page, HEADING).iter().map(|cells| squeeze(cells)).collect();
     let wanted: Vec<String> = rows
         .iter()
         .flat_map(|row| repo::table(&format!("# {HEADING}\n|\n|\n{row}"), HEADING))
         .map(|cells| squeeze(&cells))
         .collect();
-    let missing = wanted.iter().filter(|row| !told.contains(row)).map(|row| format!("missing: {row}"));
+    let missing =
+        wanted.iter().filter(|row| !told.contains(row)).map(|row| format!("missing: {row}"));
     let extra = told.iter().filter(|row| !wanted.contains(row)).map(|row| format!("wrong: {row}"));
     missing.chain(extra).collect()
 }
@@ -45,7 +45,9 @@ mod tests {
     #[test]
     fn a_row_that_differs_is_found() {
         let rows = ["| `a` | `1` | What it is |".to_owned()];
-        let page = |row: &str| format!("## Settings\n\n| name | default | meaning |\n|---|---|---|\n{row}\n");
+        let page = |row: &str| {
+            format!("## Settings\n\n| name | default | meaning |\n|---|---|---|\n{row}\n")
+        };
         assert!(check(&page(&rows[0]), &rows).is_empty());
         assert_eq!(check(&page("| `a` | `2` | What it is |"), &rows).len(), 2);
         assert_eq!(check(&page(""), &rows).len(), 1);

@@ -5,7 +5,7 @@ use crate::repo::Source;
 
 /// Lines of a source file, tests not counted.
 pub const LINES_MAX: usize = 700;
-/// Lines of a `lib.rs`.
+/// Lines of a `lib.rs`, its documentation at the top not counted.
 pub const LIB_LINES_MAX: usize = 60;
 
 /// Files over the line today, with the size they may not exceed. Names only ever leave this list.
@@ -17,7 +17,8 @@ pub fn check(files: &[Source], ratchet: &[(&str, usize)]) -> Vec<String> {
     let mut problems = Vec::new();
     for file in files.iter().filter(|file| file.is_rust()) {
         if !file.text.starts_with("//! ") {
-            problems.push(format!("{}: begins without a //! line that says what it is for", file.path));
+            problems
+                .push(format!("{}: begins without a //! line that says what it is for", file.path));
         }
         if file.path.starts_with("crates/core/src") && uses_hash_collection(&file.text) {
             problems.push(format!("{}: hash maps have no order; use BTreeMap or Vec", file.path));
@@ -26,7 +27,8 @@ pub fn check(files: &[Source], ratchet: &[(&str, usize)]) -> Vec<String> {
             problems.extend(too_long(file, ratchet));
         }
     }
-    for (path, _) in ratchet.iter().filter(|(path, _)| !files.iter().any(|file| file.path == *path)) {
+    for (path, _) in ratchet.iter().filter(|(path, _)| !files.iter().any(|file| file.path == *path))
+    {
         problems.push(format!("{path}: is in the ratchet list but does not exist"));
     }
     problems
@@ -39,15 +41,21 @@ fn uses_hash_collection(text: &str) -> bool {
 }
 
 fn too_long(file: &Source, ratchet: &[(&str, usize)]) -> Option<String> {
-    let lines = code_lines(&file.text);
-    let usual = if file.path.ends_with("/lib.rs") { LIB_LINES_MAX } else { LINES_MAX };
+    let is_lib = file.path.ends_with("/lib.rs");
+    let header = file.text.lines().take_while(|line| line.starts_with("//!")).count();
+    let lines = code_lines(&file.text) - if is_lib { header } else { 0 };
+    let usual = if is_lib { LIB_LINES_MAX } else { LINES_MAX };
     let listed = ratchet.iter().find(|(path, _)| *path == file.path).map(|(_, max)| *max);
     match listed {
         Some(_) if lines <= usual => {
             Some(format!("{}: is short enough now; take it off the ratchet list", file.path))
         }
-        Some(max) if lines > max => Some(format!("{}: has grown to {lines} lines from {max}", file.path)),
-        None if lines > usual => Some(format!("{}: has {lines} lines, at most {usual} are allowed", file.path)),
+        Some(max) if lines > max => {
+            Some(format!("{}: has grown to {lines} lines from {max}", file.path))
+        }
+        None if lines > usual => {
+            Some(format!("{}: has {lines} lines, at most {usual} are allowed", file.path))
+        }
         Some(_) | None => None,
     }
 }
@@ -78,7 +86,8 @@ mod tests {
     fn long_files_are_found_and_tests_are_not_counted() {
         assert!(check(&[file("a.rs", LINES_MAX, 999)], &[]).is_empty());
         assert_eq!(check(&[file("a.rs", LINES_MAX + 1, 0)], &[]).len(), 1);
-        assert_eq!(check(&[file("x/src/lib.rs", 61, 0)], &[]).len(), 1);
+        assert_eq!(check(&[file("x/src/lib.rs", 62, 0)], &[]).len(), 1);
+        assert!(check(&[file("x/src/lib.rs", 61, 0)], &[]).is_empty());
         assert!(check(&[file("x/tests.rs", 2000, 0)], &[]).is_empty());
     }
 

@@ -126,7 +126,8 @@ pub fn rewrite(document: &str, steps: &[Step], answers: &[String]) -> String {
 }
 
 /// Members whose numbers depend on how fast the machine is.
-const HURRIED: &[&str] = &["\"age_ms\":", "\"remaining_ms\":", "\"retry_after_seconds\":", "retry-after: "];
+const HURRIED: &[&str] =
+    &["\"age_ms\":", "\"remaining_ms\":", "\"retry_after_seconds\":", "retry-after: "];
 
 /// A text without what differs from run to run.
 fn steady(text: &str) -> String {
@@ -134,7 +135,8 @@ fn steady(text: &str) -> String {
     let mut steady: String = lines.map(|line| words(line.trim_end()) + "\n").collect();
     for name in HURRIED {
         let parts: Vec<&str> = steady.split(name).collect();
-        let rest = parts.iter().skip(1).map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
+        let rest =
+            parts.iter().skip(1).map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
         let first = parts.first().copied().unwrap_or_default();
         steady = std::iter::once(first).chain(rest).collect::<Vec<_>>().join(&format!("{name}N"));
     }
@@ -149,7 +151,8 @@ fn words(line: &str) -> String {
     while !rest.is_empty() {
         let end = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
         let (word, after) = rest.split_at(end);
-        let kinds: Vec<&str> = if is_uuid(word) { vec!["UUID"] } else { word.split('-').map(kind).collect() };
+        let kinds: Vec<&str> =
+            if is_uuid(word) { vec!["UUID"] } else { word.split('-').map(kind).collect() };
         out.push_str(&kinds.join("-"));
         let next = after.find(is_word).unwrap_or(after.len());
         let (other, remaining) = after.split_at(next);
@@ -190,7 +193,11 @@ mod tests {
             steps.iter().map(|step| (step.command.as_str(), step.answer.as_str())).collect();
         assert_eq!(
             shown,
-            [("echo one \\\n    two", "one two"), ("echo \\\n    three", "wrong"), ("if true\nthen true; fi", "")]
+            [
+                ("echo one \\\n    two", "one two"),
+                ("echo \\\n    three", "wrong"),
+                ("if true\nthen true; fi", "")
+            ]
         );
     }
 
@@ -212,7 +219,10 @@ mod tests {
         assert!(same(first, second));
         assert!(!same(first, &second.replace("\"v\":1", "\"v\":2")));
         assert!(same("id: mq525ie1o25dn02b9rvg-1", "id: nq525ie1o25dn02b9rvg-1"));
-        assert!(same("x 01a1e0c8-1c43-7f0a-bead-1ac1d1c661c8", "x 01a1e0c8-1cef-7362-a433-67fbdd962549"));
+        assert!(same(
+            "x 01a1e0c8-1c43-7f0a-bead-1ac1d1c661c8",
+            "x 01a1e0c8-1cef-7362-a433-67fbdd962549"
+        ));
     }
 
     #[tokio::test]

@@ -15,8 +15,7 @@ const NEVER: &[(&str, &str)] = &[
 ];
 
 /// Beginnings of absolute paths that exist on one machine only.
-const PATHS: &[&str] =
-    &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/tmp/tar", "get-")];
+const PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/tmp/tar", "get-")];
 
 /// Every place where such a word stands.
 #[must_use]

@@ -21,7 +21,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Client(cmd::client::ClientArgs),
+    Client(Box<cmd::client::ClientArgs>),
     /// Show in half a minute what lockd does
     Demo,
     /// A worker of the demo

@@ -16,7 +16,7 @@ use crate::args::{Cli, Command};
 pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
     match cli.command {
         None => server::run(cli.config, matches).await,
-        Some(Command::Client(args)) => Box::pin(client::run(args)).await,
+        Some(Command::Client(args)) => Box::pin(client::run(*args)).await,
         Some(Command::Demo) => demo::run().await,
         Some(Command::DemoWorker(args)) => demo::work(args).await,
         Some(Command::Config(command)) => config::run(&command),

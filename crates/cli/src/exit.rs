@@ -138,7 +138,6 @@ macro_rules! exits {
     ($($kind:ident { $($variant:ident => $exit:ident $(, $hint:expr)?;)* })*) => {$(
         impl From<Error<$kind>> for Problem {
             fn from(error: Error<$kind>) -> Self {
-                #[expect(clippy::wildcard_enum_match_arm, reason = "the kinds may grow")]
                 let (exit, hint): (Exit, Option<&str>) = match error.kind() {
                     $($kind::$variant => (Exit::$exit, exits!(@hint $($hint)?)),)*
                     _ => (Exit::Failed, None),

@@ -1,9 +1,13 @@
 //! How lockd is shown to keep its promises: scenarios that read the same against the bare rules,
-//! the server and the SDK.
+//! the server and the SDK; histories of many clients, from one seed each or over real connections;
+//! and a checker that judges every history and knows nothing of how it came about.
 
 pub mod answer;
 pub mod call;
 pub mod case;
+pub mod dice;
+pub mod history;
 pub mod link;
 pub mod ring;
 pub mod wire;
+pub mod world;

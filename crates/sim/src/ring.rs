@@ -9,6 +9,7 @@ mod server;
 pub use core::{CoreRing, Reaping};
 pub use sdk::SdkRing;
 pub use server::ServerRing;
+pub(crate) use server::call;
 
 use lockd_core::time::{Now, Tick, UnixMillis};
 

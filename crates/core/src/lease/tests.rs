@@ -1,3 +1,5 @@
+//! Leases from grant to end: who gets a key, who keeps it, and what late holders are told.
+
 use super::{
     Acquire, AcquireRefused, Proof, ProofRefused, Release, ReleaseRefused, acquire, check, lapse,
     release, renew, revoke,

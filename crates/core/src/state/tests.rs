@@ -1,3 +1,5 @@
+//! Writes under a lease: what is staged, what is committed, and what is refused.
+
 use super::{Guard, Stage, StageRefused, Then, stage};
 use crate::answer::Stamp;
 use crate::fence::{Fence, FenceCondition, FenceFacts};

@@ -1,3 +1,5 @@
+//! Records come back as they were stored, and anything else is damage.
+
 use lockd_core::answer::{Answer, Remembered, Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};

@@ -127,10 +127,8 @@ impl Job {
             command.process_group(0);
         }
         let child = command.spawn().map_err(|error| {
-            let exit = match error.kind() {
-                std::io::ErrorKind::NotFound => Exit::NotFound,
-                _ => Exit::CannotExecute,
-            };
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            let exit = if missing { Exit::NotFound } else { Exit::CannotExecute };
             Problem::new(exit, format!("cannot run {}: {error}", program.display()))
         })?;
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));

@@ -1,3 +1,5 @@
+//! The layers of settings and the problems they can have.
+
 use std::time::Duration;
 
 use super::{Layers, Loaded, Problems, load};

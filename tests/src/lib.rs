@@ -6,6 +6,7 @@ pub mod binary;
 pub mod dice;
 pub mod document;
 pub mod http;
+pub mod inside;
 pub mod lease;
 pub mod process;
 pub mod server;

@@ -130,7 +130,8 @@ impl Pages<LeaseView> {
         self
     }
 
-    /// Only leases of keys that begin with this.
+    /// Only leases of keys that begin with this; where no namespace is set, it is the beginning of
+    /// `namespace/key`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self

@@ -16,6 +16,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use lockd_server::{Server, Settings};
+use lockd_wire::lease::{AcquireReply, ReleaseRequest};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -44,11 +45,12 @@ pub(crate) async fn run() -> Result<(), Failure> {
     println!("GET /hello: {}", ask(&address.to_string(), Method::GET, "/hello", "").await?);
     let wish = r#"{"key":"orders","owner":"the application","ttl_seconds":30}"#;
     let grant = ask(&address.to_string(), Method::POST, "/v1/acquire", wish).await?;
-    let grant: serde_json::Value = serde_json::from_str(&grant)?;
-    println!("holding orders with fencing token {}", grant["fencing_token"]);
+    let grant: AcquireReply = serde_json::from_str(&grant)?;
+    println!("holding {} with fencing token {}", grant.key, grant.fencing_token);
 
-    let lease = serde_json::json!({ "lease_id": grant["lease_id"] }).to_string();
-    let released = ask(&address.to_string(), Method::POST, "/v1/release", &lease).await?;
+    let done = ReleaseRequest { lease_id: grant.lease_id, ..ReleaseRequest::default() };
+    let done = serde_json::to_string(&done)?;
+    let released = ask(&address.to_string(), Method::POST, "/v1/release", &done).await?;
     println!("released: {}", released.trim());
 
     // First lockd, so that holders can still finish over our listener; then the listener.

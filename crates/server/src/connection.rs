@@ -97,8 +97,9 @@ async fn serve(conn: Conn, rules: &Rules, answer: impl Answer) {
     let activity = Arc::new(Activity::default());
     let service = Calls { answer, outbox, activity: Arc::clone(&activity) };
     let mut builder = http1::Builder::new();
-    // Idle connections are found by `Activity`: a timer per connection, not per request.
-    builder.header_read_timeout(None).pipeline_flush(true);
+    // Idle connections are found by `Activity`: a timer per connection, not per request. And no
+    // `pipeline_flush`: it lifts the bound on what is buffered for a reader that stalls.
+    builder.header_read_timeout(None);
     let mut serving = pin!(builder.serve_connection(io, service));
     let mut stopping = pin!(rules.tasks.stopping());
     let ended = tokio::select! {

@@ -325,12 +325,20 @@ pub(super) async fn json<T: DeserializeOwned>(
     max: usize,
 ) -> Result<(T, Bytes), ApiError> {
     let bytes = bytes(app, body, max).await?;
-    match serde_json::from_slice(&bytes) {
+    match object(&bytes) {
         Ok(value) => Ok((value, bytes)),
         Err(error) => {
             Err(bad(ErrorCode::InvalidBody, format!("the body is not what this takes: {error}")))
         }
     }
+}
+
+/// A list would be read field by field, in an order that nobody promised.
+pub(super) fn object<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
+    if text.trim_ascii_start().first() == Some(&b'[') {
+        return Err(serde::de::Error::custom("expected an object, not a list"));
+    }
+    serde_json::from_slice(text)
 }
 
 /// A document body, piece by piece.

@@ -190,13 +190,17 @@ impl tower::Service<Request<Body>> for EntryService {
 fn correlation(app: &App, request: &Request<Body>) -> Arc<str> {
     let sent = request.headers().get(names::CORRELATION_ID).and_then(|value| value.to_str().ok());
     match sent.map(str::trim) {
-        Some(sent) if (1..=128).contains(&sent.len()) => sent.into(),
+        Some(sent) if (1..=128).contains(&sent.len()) && is_printable(sent) => sent.into(),
         Some(_) | None => {
             let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
             let uuid = app.ids.uuid(app.clock().now().wall);
             (&*uuid.hyphenated().encode_lower(&mut text)).into()
         }
     }
+}
+
+fn is_printable(text: &str) -> bool {
+    text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
 
 fn headers_bytes(request: &Request<Body>) -> usize {

@@ -291,7 +291,7 @@ pub(super) async fn metadata(
         Metadata::default()
     } else {
         let wrong = |error| bad(ErrorCode::InvalidMetadata, format!("not metadata: {error}"));
-        serde_json::from_slice(&text).map_err(wrong)?
+        request::object(&text).map_err(wrong)?
     };
     let proof = request::proof(&headers)?;
     let key = params.key(app)?;

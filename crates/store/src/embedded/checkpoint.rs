@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::clock::Stopwatch;
 use super::committer::Message;
-use super::head::Frozen;
+use super::head::{Frozen, Position, Table};
 use super::log::Log;
 use super::options::{BACKLOG_TIMES, STALL_MAX};
 use super::shared::{Counters, Shared, State};
@@ -21,6 +21,10 @@ use super::tree::{Tree, TreeError};
 const TICK: Duration = Duration::from_secs(1);
 /// The longest time without an attempt after checkpoints have failed again and again.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Runs in the tree that wait to be merged before a checkpoint waits too, and how long.
+const UNMERGED_MAX: usize = 16;
+const MERGE_WAIT_MAX: Duration = Duration::from_secs(5);
+const MERGE_TICK: Duration = Duration::from_millis(5);
 /// Free space that a checkpoint leaves alone.
 const MARGIN_BYTES_MAX: u64 = 8 << 20;
 
@@ -33,7 +37,10 @@ pub(super) struct Checkpoints {
 
 #[derive(Default)]
 struct Progress {
+    /// One is due. Taken back by any that begins after.
     wanted: bool,
+    /// So many must be made, whatever is due.
+    promised: u64,
     /// Checkpoints begun and ended so far; equal when none is running.
     begun: u64,
     ended: u64,
@@ -95,7 +102,7 @@ impl Checkpoints {
         let mut state = self.state.lock();
         // One that is running may have begun too early; the one after it has not.
         let enough = state.begun + 1;
-        state.wanted = true;
+        state.promised = state.promised.max(enough);
         self.changed.notify_all();
         let waiting = Stopwatch::start();
         while state.ended < enough {
@@ -202,7 +209,7 @@ impl Checkpointer {
                 }
                 None => {}
             }
-            if std::mem::take(&mut state.wanted) {
+            if state.wanted || state.begun < state.promised {
                 return true;
             }
             if self.checkpoints.changed.wait_for(&mut state, TICK).timed_out()
@@ -238,13 +245,16 @@ impl Checkpointer {
 
     fn once(&self) -> Result<(), NotDone> {
         let running = Stopwatch::start();
+        self.wait_for_merges()?;
         self.check_space()?;
-        let Frozen { table, position } = {
-            let mut state = self.shared.state.write();
-            let State::Open { published, .. } = &mut *state else { return Ok(()) };
-            published.freeze()
+        let frozen = match &mut *self.shared.state.write() {
+            State::Open { published, .. } => Some(published.freeze()),
+            State::Failed(_) | State::Closed => None,
         };
-        self.tree.ingest(&table, position).map_err(NotDone::Tree)?;
+        // Who asked for it until now has it.
+        self.checkpoints.state.lock().wanted = false;
+        let Some(Frozen { table, position }) = frozen else { return Ok(()) };
+        self.ingest(&table, position).map_err(NotDone::Tree)?;
         if let State::Open { published, .. } = &mut *self.shared.state.write() {
             published.frozen = None;
         }
@@ -253,10 +263,39 @@ impl Checkpointer {
         tracing::debug!(
             records = table.len(),
             bytes = table.bytes(),
+            unmerged = self.tree.unmerged(),
             millis = running.elapsed().as_millis(),
             "checkpoint"
         );
         Ok(())
+    }
+
+    /// The tree merges in the background. Where it cannot keep up, the store slows down with it
+    /// rather than let the runs pile up.
+    fn wait_for_merges(&self) -> Result<(), NotDone> {
+        let waiting = Stopwatch::start();
+        while self.tree.unmerged() >= UNMERGED_MAX && waiting.elapsed() < MERGE_WAIT_MAX {
+            self.tree.check_alive().map_err(NotDone::Tree)?;
+            let mut state = self.checkpoints.state.lock();
+            let running = |state: &mut Progress| state.stop.is_none();
+            self.checkpoints.changed.wait_while_for(&mut state, running, MERGE_TICK);
+            if state.stop.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn ingest(&self, table: &Table, position: Position) -> Result<(), TreeError> {
+        #[cfg(test)]
+        {
+            let failing = &self.shared.options.failing_checkpoints;
+            let count_down = |left: u32| left.checked_sub(1);
+            if failing.try_update(Ordering::SeqCst, Ordering::SeqCst, count_down).is_ok() {
+                return Err(TreeError::Failed("injected".into()));
+            }
+        }
+        self.tree.ingest(table, position)
     }
 
     /// A tree that meets a full disk has to be opened again, so it is asked for room first.

@@ -66,6 +66,9 @@ pub struct EmbeddedOptions {
     pub backoff_min: Duration,
     pub backoff_max: Duration,
     pub(crate) disk: Arc<dyn Disk>,
+    /// So many checkpoints fail in the tree.
+    #[cfg(test)]
+    pub(crate) failing_checkpoints: Arc<std::sync::atomic::AtomicU32>,
 }
 
 impl EmbeddedOptions {
@@ -85,6 +88,8 @@ impl EmbeddedOptions {
             backoff_min: BACKOFF_MIN,
             backoff_max: BACKOFF_MAX,
             disk: Arc::new(RealDisk),
+            #[cfg(test)]
+            failing_checkpoints: Arc::default(),
         }
     }
 }

@@ -124,6 +124,11 @@ impl Tree {
         guarded(|| Ok(self.db.persist(PersistMode::Buffer)?))
     }
 
+    /// Runs that wait to be merged; each costs every read a look.
+    pub(super) fn unmerged(&self) -> usize {
+        self.records.l0_table_count()
+    }
+
     /// Bytes on disk; no I/O but a `stat`.
     pub(super) fn bytes(&self) -> u64 {
         guarded(|| Ok(self.records.disk_space())).unwrap_or_default()

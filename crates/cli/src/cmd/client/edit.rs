@@ -19,7 +19,7 @@ use crate::ui;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EditArgs {
     /// Expressions: path=value, path++, path--, path=+N, rm:path, time:path=NOW, file:path=FILE
-    #[arg(value_name = "EXPRESSION", required = true, allow_hyphen_values = true)]
+    #[arg(value_name = "EXPRESSION", required = true)]
     expressions: Vec<String>,
     /// Change this file in place
     #[arg(long, short, value_name = "FILE")]

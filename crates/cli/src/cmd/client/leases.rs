@@ -32,7 +32,7 @@ enum LeasesCommand {
 
 #[derive(Debug, Args)]
 struct ListArgs {
-    /// Only keys that begin with this
+    /// Only keys that begin with this; without a namespace, it is the beginning of namespace/key
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<String>,
     /// How to print them; JSON and YAML have one document for each
@@ -60,7 +60,8 @@ struct RevokeArgs {
 const EXAMPLES: &str = "\
 Examples:
   lockd client leases
-  lockd client leases --prefix jobs/ --output json
+  lockd client leases --prefix default/jobs/
+  lockd client leases --namespace default --prefix jobs/ --output json
   lockd client leases revoke jobs/7 --reason 'host is gone'";
 
 const REVOKE_EXAMPLES: &str = "\

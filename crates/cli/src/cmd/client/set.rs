@@ -27,7 +27,7 @@ pub(crate) struct SetArgs {
 pub(super) struct ChangeArgs {
     /// The key, unless it is an expression; then expressions: path=value, path++, path--, path=+N,
     /// rm:path, time:path=NOW
-    #[arg(value_name = "[KEY] EXPRESSION", required = true, allow_hyphen_values = true)]
+    #[arg(value_name = "[KEY] EXPRESSION", required = true)]
     pub(super) arguments: Vec<String>,
     #[command(flatten)]
     pub(super) lease: LeaseFlags,

@@ -87,7 +87,9 @@ impl<'de> Visitor<'de> for TreeVisitor {
         }
         // Parsers turn integers of more than 64 bits into floats, and so into other numbers.
         if value.fract() == 0.0 && value.abs() >= FLOAT_INTEGER_MAX {
-            return Err(E::custom(format!("{value:.0} is too large a number for YAML: use JSON")));
+            return Err(E::custom(format!(
+                "a number near {value:e} is too large for YAML: use JSON"
+            )));
         }
         Ok(Tree::Float(value))
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::{open, scratch, small};
+use super::{eventually, open, scratch, small};
 use crate::conformance::{commit_one, delete, load, name, put};
 use crate::embedded::{BackupError, EmbeddedStore, check, restore};
 use crate::port::{Expect, Store, StoreError};
@@ -105,9 +105,8 @@ async fn a_backup_beside_writers_is_of_one_moment() {
             }
         });
     }
-    while load(&*store, "two/0").await.is_none() || load(&*store, "two/1").await.is_none() {
-        tokio::task::yield_now().await;
-    }
+    let begun = |at: &str| store.shared().load(at).unwrap().is_some();
+    eventually("both have begun", || begun("two/0") && begun("two/1")).await;
     for round in 0..5 {
         let file = folder.path().join(format!("saved{round}"));
         let (saving, to) = (Arc::clone(&store), file.clone());

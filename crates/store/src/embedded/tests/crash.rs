@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::faults::{Fault, FaultyDisk};
 use super::{healed, scratch, small};
@@ -192,6 +193,35 @@ async fn fails_and_heals(fault: Fault) {
             assert!(strike > 60, "the workload has fewer operations than it should: {strike}");
             break;
         }
+    }
+}
+
+/// The tree fails at some checkpoints in a row; then the power goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_checkpoint_loses_nothing() {
+    for failures in [1, 4] {
+        let folder = scratch();
+        let disk = FaultyDisk::default();
+        let options = options(folder.path(), &disk);
+        let store = EmbeddedStore::open(options.clone()).unwrap();
+        let mut ledger = Ledger::default();
+        options.failing_checkpoints.store(failures, Ordering::SeqCst);
+        let mut at = 0;
+        while at < COMMITS {
+            let (reached, error) = ledger.work(&*store, at).await;
+            at = reached;
+            if error.is_some() {
+                healed(&*store).await;
+                ledger.reconcile(&*store, "a checkpoint failed").await;
+            }
+        }
+        let failed = failures - options.failing_checkpoints.load(Ordering::SeqCst);
+        assert!(failed > 0, "no checkpoint came to fail");
+        ledger.reconcile(&*store, "checkpoints failed").await;
+        disk.cut_power();
+        drop(store);
+        let store = EmbeddedStore::open(super::small(folder.path())).unwrap();
+        ledger.reconcile(&*store, "after the power cut").await;
     }
 }
 

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 use super::faults::FaultyDisk;
-use super::{healed, open, scratch, small};
+use super::{eventually, healed, open, scratch, small};
 use crate::conformance::{commit_one, is_conflict, is_unavailable, load, put};
 use crate::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::port::{Expect, Revision, Store, StoreError};
@@ -31,13 +31,9 @@ async fn held(
     let busy = create("busy");
     wait_for_held_sync(disk).await;
     let winner = create("k");
-    while store.queued() < 1 {
-        tokio::task::yield_now().await;
-    }
+    eventually("it waits", || store.queued() == 1).await;
     let loser = create("k");
-    while store.queued() < 2 {
-        tokio::task::yield_now().await;
-    }
+    eventually("it waits too", || store.queued() == 2).await;
     let syncs = store.gauges().batches;
     disk.hold_next_sync();
     busy.await.unwrap().unwrap();
@@ -108,9 +104,7 @@ async fn whatever_waits_shares_one_sync() {
             wait_for_held_sync(&disk).await;
         }
     }
-    while store.queued() < 49 {
-        tokio::task::yield_now().await;
-    }
+    eventually("all wait", || store.queued() == 49).await;
     disk.hold_syncs(false);
     commits.join_all().await;
     assert_eq!(store.gauges().batches, 2, "one alone, then all the others together");

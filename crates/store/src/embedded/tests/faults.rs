@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::PATIENCE;
 use crate::embedded::disk::{Disk, RealDisk, SegmentFile};
 
 /// What happens at the chosen operation.
@@ -126,7 +127,9 @@ impl FaultyDisk {
     /// Waits until a sync is being held up.
     pub(super) fn wait_for_held_sync(&self) {
         let mut state = self.gate.state.lock();
-        self.gate.changed.wait_while(&mut state, |state| state.standing == 0);
+        let nobody = |state: &mut GateState| state.standing == 0;
+        let waited = self.gate.changed.wait_while_for(&mut state, nobody, PATIENCE);
+        assert!(!waited.timed_out(), "no sync came");
     }
 
     /// Cuts the power now.

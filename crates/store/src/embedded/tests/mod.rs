@@ -49,9 +49,20 @@ fn open(options: EmbeddedOptions) -> Arc<EmbeddedStore> {
     EmbeddedStore::open(options).unwrap()
 }
 
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until something holds; that it never does is a failure.
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{what}: not in {PATIENCE:?}");
+}
+
 /// Waits until the store works, again or by itself.
 async fn healed(store: &dyn Store) {
-    while store.health().is_err() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually("the store heals", || store.health().is_ok()).await;
 }

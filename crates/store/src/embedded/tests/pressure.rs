@@ -1,5 +1,6 @@
 //! The store under load: checkpoints beside readers, a bounded backlog, futures dropped anywhere.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,10 +9,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
-use super::{healed, open, scratch, small};
-use crate::conformance::{commit_one, delete, load, put};
+use super::{eventually, healed, open, scratch, small};
+use crate::conformance::{commit_one, delete, load, name as name_of, put};
 use crate::embedded::EmbeddedOptions;
-use crate::port::{Expect, Store};
+use crate::port::{Expect, Name, Revision, Store};
 
 /// Every name is written all the time, so a page that lacks one, or shows one twice or out of
 /// order, was caught between head, frozen generation and tree.
@@ -40,16 +41,29 @@ async fn readers_see_every_record_while_checkpoints_run() {
             }
         });
     }
+    // What was seen once is never followed by something older.
+    let mut newest: BTreeMap<String, Revision> = BTreeMap::new();
+    let mut saw = |name: &str, revision: Revision| {
+        let before = newest.insert(name.to_owned(), revision);
+        assert!(before <= Some(revision), "{name} went back from {before:?} to {revision:?}");
+    };
     while store.checkpoints() < 40 {
         let page = store.scan("n", None, 1000).await.unwrap();
         let seen: Vec<_> = page.iter().map(|(name, _)| name.to_string()).collect();
         assert!(seen.is_sorted(), "{seen:?}");
+        for (name, stored) in &page {
+            saw(name, stored.revision);
+        }
         let kept: Vec<_> = seen.into_iter().filter(|name| name.len() == 3).collect();
         assert_eq!(kept, names);
         let first = store.scan("n", Some("n24"), 1).await.unwrap();
         assert!(first[0].0.starts_with("n24-") || &*first[0].0 == "n25", "{first:?}");
         for name in &names {
-            assert!(load(&*store, name).await.is_some(), "{name} vanished");
+            saw(name, load(&*store, name).await.expect("it vanished").revision);
+        }
+        let all: Vec<Name> = names.iter().map(name_of).collect();
+        for (name, stored) in names.iter().zip(store.load_many(&all).await.unwrap()) {
+            saw(name, stored.expect("it vanished").revision);
         }
     }
     stop.store(true, Ordering::Relaxed);
@@ -64,9 +78,7 @@ async fn an_idle_store_moves_its_records_into_the_tree() {
     options.idle_bytes = 1;
     let store = open(options);
     commit_one(&*store, put("a", Expect::Absent, "x")).await.unwrap();
-    while store.checkpoints() == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("a checkpoint", || store.checkpoints() > 0).await;
     assert!(load(&*store, "a").await.is_some());
 }
 

@@ -64,6 +64,12 @@ impl Inside {
         self.call(request).ok().json()
     }
 
+    /// A request that must succeed and whose answer does not matter.
+    #[track_caller]
+    pub fn done(&self, request: &Request) {
+        assert_eq!(self.call(request).ok().status, 200);
+    }
+
     pub fn stop(&self) {
         self.runtime.block_on(self.server.shutdown(Duration::ZERO));
     }

@@ -4,6 +4,7 @@
 
 pub mod dependencies;
 pub mod edges;
+pub mod invariants;
 pub mod links;
 pub mod measure;
 pub mod pages;

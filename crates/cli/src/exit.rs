@@ -204,6 +204,8 @@ impl fmt::Display for Problem {
 mod tests {
     use super::*;
 
+    const MANUAL: &str = include_str!("../../../docs/cli.md");
+
     const ALL: [Exit; 11] = [
         Exit::Failed,
         Exit::Usage,
@@ -228,6 +230,7 @@ mod tests {
             let documented =
                 EXIT_CODES.lines().any(|line| line.trim_start().starts_with(&format!("{code} ")));
             assert!(documented, "{code} is not in the help");
+            assert!(MANUAL.contains(&format!("\n| {code} | ")), "{code} is not in the manual");
         }
     }
 

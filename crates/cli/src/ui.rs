@@ -39,6 +39,18 @@ pub(crate) fn print<T: Serialize>(
     }
 }
 
+/// Prints one of several values; in YAML each is a document of its own.
+pub(crate) fn print_one<T: Serialize>(
+    format: Format,
+    value: &T,
+    text: impl FnOnce() -> String,
+) -> Done {
+    if format == Format::Yaml {
+        data("---")?;
+    }
+    print(format, value, text)
+}
+
 /// Lines of data; nothing at all for an empty text.
 pub(crate) fn data(text: &str) -> Done {
     if text.is_empty() {

@@ -1,7 +1,5 @@
 //! The client commands against a real server, as a shell would use them.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod server;
 
 use std::io::Write as _;

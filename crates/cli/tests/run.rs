@@ -1,7 +1,5 @@
 //! Commands that run while a key is held.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod server;
 
 use rustix::process::Signal;

@@ -20,11 +20,11 @@ use crate::client::Client;
 use crate::clock::Moment;
 use crate::context::{LeaseContext, keepalive};
 use crate::error::{AcquireKind, Error, Failed, Failure};
-use crate::lease::{Lease, Unguarded};
+use crate::lease::{Lease, Unanswered, Unguarded};
 
 /// How much longer than the wait itself an answer may take.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often servers are tried for a wait without end, while none can be reached.
+/// How often servers are tried for a wait without end, once it has begun.
 const ENDLESS_PASSES: u32 = 60;
 /// A grant that took longer than this part of its time to live is renewed before use.
 const FRESH: u32 = 4;
@@ -167,7 +167,8 @@ impl<W> Acquire<W> {
         if client.clock().now().since(counted_from) > grant.ttl / FRESH {
             let unguarded = Unguarded::new(client.clone(), grant.context.clone(), grant.ttl);
             let sent = client.clock().now();
-            let patience = client.patience();
+            let mut patience = client.patience();
+            patience.until = Some(sent.plus(grant.ttl));
             let renewed = keepalive(client, &grant.context, Some(grant.ttl), patience).await?;
             grant.ttl = renewed.ttl;
             grant.expires_at_unix = renewed.expires_at_unix;
@@ -186,9 +187,16 @@ impl<W> Acquire<W> {
         request.block_seconds = Some(self.block_seconds()?);
         let name = self.name.clone().unwrap_or_else(new_request_id);
         let sent = clock.now();
-        let mut call = self.client.call(Method::POST, path::ACQUIRE).named(&name)?;
+        let mut call =
+            self.client.call(Method::POST, path::ACQUIRE).named(&name)?.json(&request)?;
         call.patience = self.patience(sent)?;
-        let reply: AcquireReply = self.client.fetch(&call.json(&request)?).await?.json()?;
+        let mut asked = Unanswered::new(self.client.clone(), call);
+        if self.name.is_some() {
+            // Whoever gave it a name means to ask for it again.
+            asked.answered();
+        }
+        let loaded = asked.fetch().await?;
+        let reply: AcquireReply = loaded.json()?;
         Ok((reply.into(), sent))
     }
 
@@ -207,12 +215,13 @@ impl<W> Acquire<W> {
         let patience = self.client.patience();
         Ok(match self.wait {
             Wait::No => patience,
-            Wait::Forever => Patience { silence: None, passes: ENDLESS_PASSES, ..patience },
+            Wait::Forever => Patience { silence: None, passes_reached: ENDLESS_PASSES, ..patience },
             Wait::For(_) => {
                 let block = Duration::from_secs(self.block_seconds()?.unsigned_abs());
                 let longest = block.saturating_add(GRACE);
                 let until = Some(sent.plus(longest));
-                Patience { silence: Some(longest), passes: u32::MAX, until, ..patience }
+                let silence = Some(longest);
+                Patience { silence, passes_reached: u32::MAX, until, ..patience }
             }
         })
     }

@@ -38,8 +38,10 @@ pub(crate) enum Repeat {
 pub(crate) struct Patience {
     /// Longest silence within one attempt; `None` for waits that have no end.
     pub(crate) silence: Option<Duration>,
-    /// How often all endpoints are tried.
+    /// How often all endpoints are tried while none of them can be reached.
     pub(crate) passes: u32,
+    /// How often all endpoints are tried once one of them was.
+    pub(crate) passes_reached: u32,
     /// When to stop, whatever the number of passes.
     pub(crate) until: Option<Moment>,
     /// Asked before each repetition: whether there still is a point in it.
@@ -178,7 +180,8 @@ mod tests {
     use super::*;
 
     fn call() -> Call {
-        let patience = Patience { silence: None, passes: 1, until: None, worth: None };
+        let patience =
+            Patience { silence: None, passes: 1, passes_reached: 1, until: None, worth: None };
         Call::new(Method::POST, "/v1/get", patience)
     }
 

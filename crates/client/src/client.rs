@@ -212,9 +212,9 @@ impl Client {
     }
 
     pub(crate) fn patience(&self) -> Patience {
-        let settings = &self.inner.settings;
-        let silence = Some(settings.timeout);
-        Patience { silence, passes: settings.passes, until: None, worth: None }
+        let Settings { timeout, passes, .. } = self.inner.settings;
+        let (silence, passes_reached) = (Some(timeout), passes);
+        Patience { silence, passes, passes_reached, until: None, worth: None }
     }
 
     pub(crate) fn call(&self, method: Method, path: &'static str) -> Call {

@@ -11,7 +11,7 @@ const RUNS_THROUGH_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Boott
 const RUNS_THROUGH_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
 /// Longest uninterrupted sleep: how late a wait may end after the machine wakes up.
-const SLICE: Duration = Duration::from_millis(250);
+const SLICE: Duration = Duration::from_millis(500);
 
 /// A point in time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

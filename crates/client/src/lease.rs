@@ -28,7 +28,7 @@ use crate::update::{Finish, Then, Update};
 use crate::write::{Mutate, Remove, SetMetadata};
 use crate::{Source, wire};
 
-pub(crate) use farewell::Unguarded;
+pub(crate) use farewell::{Unanswered, Unguarded};
 use keeper::Keeper;
 pub use lost::{Lost, LostReason};
 pub(crate) use tenure::Tenure;

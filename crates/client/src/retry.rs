@@ -115,6 +115,11 @@ impl Tries {
         Some(self.pause().max(asked))
     }
 
+    /// A server was reached, which may change how often it is worth trying.
+    pub(crate) fn reached(&mut self, passes_max: u32) {
+        self.passes_max = passes_max;
+    }
+
     /// Forgets earlier failures, after an attempt that went well for a long time.
     pub(crate) fn reset(&mut self) {
         self.passes = 0;

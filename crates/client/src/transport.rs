@@ -95,6 +95,9 @@ impl Transport {
             if call.patience.silence.is_none() && self.clock.now().since(began) > STEADY {
                 tries.reset();
             }
+            if !matches!(failure.cause, Cause::Connect) {
+                tries.reached(call.patience.passes_reached);
+            }
             let remedy = retry::remedy(&mut failure, call.repeat);
             if remedy == Remedy::Elsewhere {
                 self.move_on(index);

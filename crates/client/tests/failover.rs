@@ -155,6 +155,25 @@ async fn attempts_are_bounded_and_the_error_says_where_it_ended() {
 }
 
 #[tokio::test]
+async fn a_wait_does_not_wait_for_a_server_that_never_was_there() {
+    let client = Client::builder().endpoint(closed().await).attempts(1).build().unwrap();
+    let error = client.lease("k").wait(secs(600)).await.unwrap_err();
+    assert_eq!(error.kind(), AcquireKind::Unavailable);
+    let error = client.lease("k").wait_forever().await.unwrap_err();
+    assert_eq!(error.kind(), AcquireKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_through_more_failures_than_other_calls() {
+    let fake = Fake::default();
+    let client = Client::builder().endpoint(fake.listen().await).attempts(1).build().unwrap();
+    fake.then(ACQUIRE, Answer::Hangup).then(ACQUIRE, Answer::error(503, "shutdown_draining"));
+    fake.then(ACQUIRE, granted(secs(30), 1)).always(RELEASE, released);
+    client.lease("jobs/7").wait(secs(20)).await.unwrap();
+    assert_eq!(fake.asked_already(ACQUIRE).len(), 3);
+}
+
+#[tokio::test]
 async fn an_unknown_outcome_that_stays_unknown_is_told() {
     let fake = Fake::default();
     let client = Client::builder().endpoint(fake.listen().await).attempts(2).build().unwrap();

@@ -45,10 +45,13 @@ async fn end_all(app: &Arc<App>, due: Vec<KeyName>) {
     let mut ending: FuturesUnordered<_> = due
         .into_iter()
         .map(|key| async move {
-            if let Err(error) = app.lapse(&key).await {
-                tracing::debug!(%key, %error, "an expired lease could not be cleared yet");
-                let again = app.clock().now().tick.plus(REAP_AGAIN);
-                app.records.live.try_again(key, again);
+            match app.lapse(&key).await {
+                Ok(()) => app.records.live.dealt_with(key),
+                Err(error) => {
+                    tracing::debug!(%key, %error, "an expired lease could not be cleared yet");
+                    let again = app.clock().now().tick.plus(REAP_AGAIN);
+                    app.records.live.try_again(key, again);
+                }
             }
         })
         .collect();

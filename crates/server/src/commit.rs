@@ -2,7 +2,7 @@
 //! and lets the consequences follow once the write is durable. It does not know what a lease is
 //! for; core does.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -67,7 +67,8 @@ pub(crate) struct Records {
     tasks: Tasks,
     floor: AtomicU64,
     turns: Vec<Mutex<()>>,
-    hasher: RandomState,
+    /// Keeps those who choose keys from choosing who shares a turn.
+    secret: u64,
 }
 
 /// What [`Records::new`] is made of.
@@ -77,6 +78,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: Tasks,
     pub(crate) waiters_max: usize,
+    pub(crate) secret: u64,
 }
 
 struct Loaded {
@@ -96,7 +98,7 @@ impl Records {
             tasks: parts.tasks,
             floor: AtomicU64::new(0),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
-            hasher: RandomState::new(),
+            secret: parts.secret,
         }
     }
 
@@ -257,7 +259,27 @@ impl Records {
             let check = Op { name: record_name(key), expect, write: Write::Check };
             let entry = Op { name: index_name(key), expect: Expect::Any, write: Write::Delete };
             self.store.commit(vec![check, entry]).await?;
+        } else if let Some(stored) = stored {
+            self.anchor(key, &record, &stored).await?;
         }
+        Ok(())
+    }
+
+    /// Puts a lease of an earlier boot on this boot's timeline for good: its end was found by the
+    /// wall clock, which may be set before the process starts the next time.
+    async fn anchor(
+        &self,
+        key: &KeyName,
+        record: &KeyRecord,
+        stored: &Stored,
+    ) -> Result<(), StoreError> {
+        let bytes = codec::encode(record, self.clock.timeline().boot);
+        if bytes == stored.bytes {
+            return Ok(());
+        }
+        let expect = Expect::Revision(stored.revision);
+        let op = Op { name: record_name(key), expect, write: Write::Put(bytes) };
+        self.store.commit(vec![op]).await?;
         Ok(())
     }
 
@@ -271,7 +293,9 @@ impl Records {
     }
 
     fn turn(&self, key: &KeyName) -> &Mutex<()> {
-        let index = usize::try_from(self.hasher.hash_one(key)).unwrap_or(usize::MAX) % TURNS;
+        let mut hasher = DefaultHasher::new();
+        (self.secret, key).hash(&mut hasher);
+        let index = usize::try_from(hasher.finish()).unwrap_or(usize::MAX) % TURNS;
         #[expect(clippy::indexing_slicing, reason = "the index was taken modulo the length")]
         &self.turns[index]
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -101,7 +101,11 @@ async fn bind_tcp(host: &str, port: u16, family: Family) -> io::Result<Listener>
 }
 
 async fn bind_unix(path: &Path) -> io::Result<Listener> {
-    if path.exists() {
+    if let Ok(there) = std::fs::symlink_metadata(path) {
+        if !there.file_type().is_socket() {
+            let detail = "there is a file that is no socket";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, detail));
+        }
         if UnixStream::connect(path).await.is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server is listening"));
         }

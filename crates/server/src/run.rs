@@ -103,14 +103,16 @@ impl Server {
             Some(store) => (store, None),
             None => open_store(&settings, &metrics).await?,
         };
+        let ids = (parts.ids)();
         let records = Records::new(commit::Parts {
             store: Arc::clone(&store),
             clock: parts.clock,
             metrics: Arc::clone(&metrics),
             tasks: tasks.clone(),
             waiters_max: settings.max_waiters,
+            secret: ids.number(),
         });
-        let app = App::new(records, (parts.ids)(), limits(&settings), tasks.clone());
+        let app = App::new(records, ids, limits(&settings), tasks.clone());
         let held = app.records.recover().await?;
         tracing::info!(held, "store open");
         let collecting = settings.gc_temps_interval;

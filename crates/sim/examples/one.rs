@@ -2,12 +2,18 @@ fn main() {
     let seed: u64 = std::env::args().nth(1).unwrap().parse().unwrap();
     let count: u64 = std::env::args().nth(2).unwrap().parse().unwrap();
     let start = std::time::Instant::now();
-    let mut ops = 0;
+    let (mut ops, mut bad) = (0, 0);
+    let mut judging = std::time::Duration::ZERO;
     for seed in seed..seed + count {
         let plan = lockd_sim::world::Plan::of(seed);
         let history = lockd_sim::world::play(&plan, &Default::default()).unwrap();
         ops += history.ops.len();
         if count == 1 { println!("{plan:?}\n{history}"); }
+        let t = std::time::Instant::now();
+        let v = lockd_sim::check::judge(&history);
+        judging += t.elapsed();
+        if !v.is_empty() { bad += 1; }
+        for v in v { println!("seed {seed}: {v}"); }
     }
-    println!("{count} histories {ops} ops {:?}", start.elapsed());
+    println!("{count} histories {ops} ops {bad} bad {:?} of which judging {judging:?}", start.elapsed());
 }

@@ -154,7 +154,7 @@ impl History {
     pub fn watch_ended(&mut self, at: u64, watch: usize) {
         let moment = self.moment(at);
         if let Some(watch) = self.watches.get_mut(watch) {
-            watch.ended = Some(moment);
+            watch.ended.get_or_insert(moment);
         }
     }
 }

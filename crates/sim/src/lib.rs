@@ -5,6 +5,7 @@
 pub mod answer;
 pub mod call;
 pub mod case;
+pub mod check;
 pub mod dice;
 pub mod history;
 pub mod link;

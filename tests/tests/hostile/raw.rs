@@ -11,7 +11,7 @@ use lockd_tests::inside::Inside;
 use lockd_tests::{Ask, Client, Dice, Place, Request, eventually};
 use lockd_wire::{header, path};
 
-use super::super::{measured, place, record_panics, refuse_panics, settings};
+use crate::{measured, place, record_panics, refuse_panics, settings};
 
 const SENDERS: usize = 4;
 const CONNECTIONS: usize = 10_400;
@@ -66,7 +66,7 @@ fn one(at: &Place, dice: &mut Dice) {
         0 => pipelined(at, dice),
         1 => slowly(at, dice),
         2 => broken_off(at, dice),
-        3 => refused_as(at, &huge_header(dice), "HTTP/1.1 431 "),
+        3 => refused_as(at, &huge_header(dice), "HTTP/1.1 432 "),
         4 => {
             let lengths = "content-length: 3\r\ncontent-length: 5\r\n";
             let text = format!("POST /v1/acquire HTTP/1.1\r\nhost: x\r\n{lengths}\r\nabcde");
@@ -188,19 +188,50 @@ const HEADS: &[&str] = &[
     "POST /v1/mutate?key=%00%ff&namespace=%zz HTTP/1.1\r\nhost: x\r\n",
 ];
 const LINES: &[&str] = &[
-    "content-length: 5\r\n", "content-length: -1\r\n", "content-length: 99999999999999999999\r\n",
-    "content-length: 5, 5\r\n", "content-length: 5\r\ncontent-length: 5\r\n", "content-length:\r\n",
-    "transfer-encoding: chunked\r\n", "transfer-encoding: gzip\r\n", "Transfer-Encoding : chunked\r\n",
-    "transfer-encoding: chunked, chunked\r\n", "transfer-encoding: xchunked\r\n", " folded: x\r\n",
-    "expect: 100-continue\r\n", "connection: upgrade\r\nupgrade: h2c\r\n", "connection: close\r\n",
-    "x: \u{0}\r\n", "\u{0}: x\r\n", "no colon\r\n", ": empty\r\n", "x: y\n", "x: y\r", "host: y\r\n",
-    "x-fencing-token: \u{7f}\r\n", "trailer: x\r\n", "te: trailers\r\n",
+    "content-length: 5\r\n",
+    "content-length: -1\r\n",
+    "content-length: 99999999999999999999\r\n",
+    "content-length: 5, 5\r\n",
+    "content-length: 5\r\ncontent-length: 5\r\n",
+    "content-length:\r\n",
+    "transfer-encoding: chunked\r\n",
+    "transfer-encoding: gzip\r\n",
+    "Transfer-Encoding : chunked\r\n",
+    "transfer-encoding: chunked, chunked\r\n",
+    "transfer-encoding: xchunked\r\n",
+    " folded: x\r\n",
+    "expect: 100-continue\r\n",
+    "connection: upgrade\r\nupgrade: h2c\r\n",
+    "connection: close\r\n",
+    "x: \u{0}\r\n",
+    "\u{0}: x\r\n",
+    "no colon\r\n",
+    ": empty\r\n",
+    "x: y\n",
+    "x: y\r",
+    "host: y\r\n",
+    "x-fencing-token: \u{7f}\r\n",
+    "trailer: x\r\n",
+    "te: trailers\r\n",
 ];
 const BODIES: &[&str] = &[
-    "", "{}", "hello", "0\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n", "5\r\nhel", "zz\r\nhello\r\n", "-1\r\n",
-    "ffffffffffffffffff\r\n", "5\r\nhelloX\r\n0\r\n\r\n", "5;ext=\"\r\nhello\r\n0\r\n\r\n",
-    "2\r\n{}\r\n0\r\nx-trailer: y\r\n\r\n", "5 \r\nhello\r\n0\r\n\r\n", "\r\n\r\n\r\n", "\u{0}\u{0}\u{0}",
-    "GET /healthz HTTP/1.1\r\n\r\n", "00000000000000000005\r\nhello\r\n0\r\n\r\n",
+    "",
+    "{}",
+    "hello",
+    "0\r\n\r\n",
+    "5\r\nhello\r\n0\r\n\r\n",
+    "5\r\nhel",
+    "zz\r\nhello\r\n",
+    "-1\r\n",
+    "ffffffffffffffffff\r\n",
+    "5\r\nhelloX\r\n0\r\n\r\n",
+    "5;ext=\"\r\nhello\r\n0\r\n\r\n",
+    "2\r\n{}\r\n0\r\nx-trailer: y\r\n\r\n",
+    "5 \r\nhello\r\n0\r\n\r\n",
+    "\r\n\r\n\r\n",
+    "\u{0}\u{0}\u{0}",
+    "GET /healthz HTTP/1.1\r\n\r\n",
+    "00000000000000000005\r\nhello\r\n0\r\n\r\n",
 ];
 
 fn mangled(dice: &mut Dice) -> Vec<u8> {

@@ -13,31 +13,131 @@ pub const SERVER_LACKS: &[&str] = &[path::QUERY, path::INDEX_FLUSH, path::NAMESP
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "BREW", "CONNECT"];
 const NAMES: &[&str] = &[
-    "h0", "h1", "h2", "H3", "h4/a", "h4/b", "/h5", " h6 ", "", "/", "a//b", "..", "../..", "%00",
-    "a b", "ä", "\u{202e}x", "x'; drop", "default/h0", ".ha", "a\nb", "\u{0}",
+    "h0",
+    "h1",
+    "h2",
+    "H3",
+    "h4/a",
+    "h4/b",
+    "/h5",
+    " h6 ",
+    "",
+    "/",
+    "a//b",
+    "..",
+    "../..",
+    "%00",
+    "a b",
+    "ä",
+    "\u{202e}x",
+    "x'; drop",
+    "default/h0",
+    ".ha",
+    "a\nb",
+    "\u{0}",
 ];
 const NUMBERS: &[&str] = &[
-    "0", "1", "2", "3", "-1", "-0", "+1", "9223372036854775807", "9223372036854775808",
-    "18446744073709551615", "18446744073709551616", "-9223372036854775808", "1e3", "0x10", "٣",
-    "", " ", "NaN", "1.5", "00000000000000000000000000001", "1,1",
+    "0",
+    "1",
+    "2",
+    "3",
+    "-1",
+    "-0",
+    "+1",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "-9223372036854775808",
+    "1e3",
+    "0x10",
+    "٣",
+    "",
+    " ",
+    "NaN",
+    "1.5",
+    "00000000000000000000000000001",
+    "1,1",
 ];
 const TEXTS: &[&str] = &["", " ", "x", "ä", "\u{7f}", "a,b", "\"\"", "true", "false", "null", "1"];
 const MUTATIONS: &[&str] = &[
-    "/n++", "/n--", "/n=+7", "/n=-7", "/a/b/c=1", "/a=\"x\"", "/a='y'", "rm:/a", "rm:/*", "/*=1",
-    "time:/t=NOW", "time:/t=1", "/x{/a=1,/b=2}", "/x{/a{/b{/c=1}}}", "/x{", "/x}", "/**=1", "/n",
-    "file:/a=/etc/passwd", "/a/0=1", "/a[0]=1", "/...=1", "/n=1e308", "/n=+1e308", "/=1", "",
-    "/ä=ö", "/a=\u{0}", "/n=99999999999999999999", "rm:/a/b/c/d/e/f", "/~0~1=1", "//=1", "=", "{",
+    "/n++",
+    "/n--",
+    "/n=+7",
+    "/n=-7",
+    "/a/b/c=1",
+    "/a=\"x\"",
+    "/a='y'",
+    "rm:/a",
+    "rm:/*",
+    "/*=1",
+    "time:/t=NOW",
+    "time:/t=1",
+    "/x{/a=1,/b=2}",
+    "/x{/a{/b{/c=1}}}",
+    "/x{",
+    "/x}",
+    "/**=1",
+    "/n",
+    "file:/a=/etc/passwd",
+    "/a/0=1",
+    "/a[0]=1",
+    "/...=1",
+    "/n=1e308",
+    "/n=+1e308",
+    "/=1",
+    "",
+    "/ä=ö",
+    "/a=\u{0}",
+    "/n=99999999999999999999",
+    "rm:/a/b/c/d/e/f",
+    "/~0~1=1",
+    "//=1",
+    "=",
+    "{",
 ];
 const HEADERS: &[&str] = &[
-    header::FENCING_TOKEN, header::LEASE_ID, header::TXN_ID, header::IF_VERSION,
-    header::IF_STATE_ETAG, header::EXPECTED_SHA256, header::EXPECTED_BYTES, header::QUERY_HIDDEN,
-    header::CORRELATION_ID, header::IDEMPOTENCY_KEY, header::FENCE_KEY, header::FENCE_TOKEN,
-    "last-event-id", "content-length", "content-type", "x-unknown", "host", "expect", "connection",
+    header::FENCING_TOKEN,
+    header::LEASE_ID,
+    header::TXN_ID,
+    header::IF_VERSION,
+    header::IF_STATE_ETAG,
+    header::EXPECTED_SHA256,
+    header::EXPECTED_BYTES,
+    header::QUERY_HIDDEN,
+    header::CORRELATION_ID,
+    header::IDEMPOTENCY_KEY,
+    header::FENCE_KEY,
+    header::FENCE_TOKEN,
+    "last-event-id",
+    "content-length",
+    "content-type",
+    "x-unknown",
+    "host",
+    "expect",
+    "connection",
 ];
 const DOCUMENTS: &[&str] = &[
-    "{}", "[]", "null", "0", "-0", "1e999", "\"\"", "{\"n\":1}", "{\"a\":{\"b\":[1,2,{\"c\":null}]}}",
-    "{\"a\":1,\"a\":2}", "  [ 1 , 2 ]  ", "\"\\ud83d\\ude00\"", "\"\\ud800\"", "[1,]", "{", "", "tru",
-    "123456789012345678901234567890", "{\"\":\"\"}", "\"\\u0000\"",
+    "{}",
+    "[]",
+    "null",
+    "0",
+    "-0",
+    "1e999",
+    "\"\"",
+    "{\"n\":1}",
+    "{\"a\":{\"b\":[1,2,{\"c\":null}]}}",
+    "{\"a\":1,\"a\":2}",
+    "  [ 1 , 2 ]  ",
+    "\"\\ud83d\\ude00\"",
+    "\"\\ud800\"",
+    "[1,]",
+    "{",
+    "",
+    "tru",
+    "123456789012345678901234567890",
+    "{\"\":\"\"}",
+    "\"\\u0000\"",
 ];
 
 /// A request that can be shown when it went wrong.
@@ -84,7 +184,8 @@ impl Generator {
     pub fn next(&mut self, leases: &[Held]) -> Hostile {
         self.made += 1;
         let path = self.path();
-        let held = (!leases.is_empty() && !self.dice.one_in(5)).then(|| self.dice.pick(leases).clone());
+        let held =
+            (!leases.is_empty() && !self.dice.one_in(5)).then(|| self.dice.pick(leases).clone());
         let method = self.method(&path);
         let owner = format!("hostile-{}-{}", self.worker, self.made);
         let (body, intact) = self.body(&path, held.as_ref(), &owner);
@@ -108,7 +209,11 @@ impl Generator {
             0 => format!("{path}/"),
             1 => path.to_uppercase(),
             2 => format!("/{}", "a/".repeat(dice.below(200))),
-            3 => path.get(..dice.below(path.len())).filter(|p| !p.is_empty()).unwrap_or("/").to_owned(),
+            3 => path
+                .get(..dice.below(path.len()))
+                .filter(|p| !p.is_empty())
+                .unwrap_or("/")
+                .to_owned(),
             4 => "*".to_owned(),
             _ => path.to_owned(),
         }
@@ -118,8 +223,14 @@ impl Generator {
         if self.dice.one_in(10) {
             return (*self.dice.pick(METHODS)).to_owned();
         }
-        let reads =
-            [path::DESCRIBE, path::LEASES, path::KEYS, path::NAMESPACES, path::WATCH, path::OPENAPI];
+        let reads = [
+            path::DESCRIBE,
+            path::LEASES,
+            path::KEYS,
+            path::NAMESPACES,
+            path::WATCH,
+            path::OPENAPI,
+        ];
         let reads = reads.contains(&path) || path == path::HEALTHZ || path == path::READYZ;
         if reads { "GET".to_owned() } else { "POST".to_owned() }
     }
@@ -137,8 +248,17 @@ impl Generator {
         }
         for _ in 0..count {
             let names = [
-                "key", "namespace", "public", "then", "limit", "cursor", "prefix", "lease_id",
-                "last_event_id", "", "ä",
+                "key",
+                "namespace",
+                "public",
+                "then",
+                "limit",
+                "cursor",
+                "prefix",
+                "lease_id",
+                "last_event_id",
+                "",
+                "ä",
             ];
             let name = (*self.dice.pick(&names)).to_owned();
             let value = match self.dice.below(6) {
@@ -159,7 +279,9 @@ impl Generator {
             text.push_str(&self.escaped(&value));
         }
         if self.dice.one_in(60) {
-            text.push_str(self.dice.pick(&["&%", "&%zz", "&=", "&&&", "&key=%ff%fe", "&namespace=%"]));
+            let tails = ["&%", "&%zz", "&=", "&&&", "&key=%ff%fe", "&namespace=%"];
+            let tail = *self.dice.pick(&tails);
+            text.push_str(tail);
         }
         text.parse().unwrap_or_else(|_| Uri::from_static("/v1/describe"))
     }
@@ -300,12 +422,34 @@ impl Generator {
         };
         if dice.one_in(6) {
             let fields = [
-                "key", "namespace", "ttl_ms", "ttl_seconds", "block_seconds", "if_not_exists",
-                "txn_id", "rollback", "lease_id", "mutations", "keys", "reason", "unknown",
+                "key",
+                "namespace",
+                "ttl_ms",
+                "ttl_seconds",
+                "block_seconds",
+                "if_not_exists",
+                "txn_id",
+                "rollback",
+                "lease_id",
+                "mutations",
+                "keys",
+                "reason",
+                "unknown",
             ];
             let values = [
-                json!(null), json!(true), json!(-1), json!(i64::MIN), json!(u64::MAX), json!(1.5e300),
-                json!("ns1"), json!(""), json!([]), json!({}), name(dice), json!(" "), json!([null]),
+                json!(null),
+                json!(true),
+                json!(-1),
+                json!(i64::MIN),
+                json!(u64::MAX),
+                json!(1.5e300),
+                json!("ns1"),
+                json!(""),
+                json!([]),
+                json!({}),
+                name(dice),
+                json!(" "),
+                json!([null]),
             ];
             let field = *dice.pick(&fields);
             body[field] = dice.pick(&values).clone();

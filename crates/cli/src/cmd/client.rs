@@ -43,6 +43,7 @@ pub(crate) struct ClientArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct Global {
     /// Servers of one store, separated by commas: http://host:port, host[:port] or unix:///path
     #[arg(long, short, global = true, value_name = "ADDRESS", env = "LOCKD_CLIENT_SERVER",
@@ -68,6 +69,14 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClientCommand {
+    #[command(flatten)]
+    Remote(RemoteCommand),
+    Edit(edit::EditArgs),
+}
+
+/// The commands that talk to a server.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RemoteCommand {
     Acquire(acquire::AcquireArgs),
     Keepalive(keepalive::KeepaliveArgs),
     Release(release::ReleaseArgs),
@@ -77,7 +86,6 @@ pub(crate) enum ClientCommand {
     Remove(remove::RemoveArgs),
     Set(set::SetArgs),
     Mutate(mutate::MutateArgs),
-    Edit(edit::EditArgs),
     Describe(describe::DescribeArgs),
     Ls(ls::LsArgs),
     Leases(leases::LeasesArgs),
@@ -148,31 +156,30 @@ pub(crate) async fn run(args: ClientArgs) -> ExitCode {
 }
 
 async fn dispatch(args: ClientArgs) -> Done<ExitCode> {
-    let ClientArgs { global, command } = args;
-    if let ClientCommand::Edit(edit) = command {
-        return edit::run(edit).map(|()| ExitCode::SUCCESS);
-    }
-    let session = Session::open(global, Environment::read(), command.attempts())?;
+    let command = match args.command {
+        ClientCommand::Edit(args) => return edit::run(args).map(|()| ExitCode::SUCCESS),
+        ClientCommand::Remote(command) => command,
+    };
+    let session = Session::open(args.global, Environment::read(), command.attempts())?;
     let done = match command {
-        ClientCommand::Run(args) => return Box::pin(run::run(&session, args)).await,
-        ClientCommand::Edit(args) => edit::run(args),
-        ClientCommand::Acquire(args) => acquire::run(&session, args).await,
-        ClientCommand::Keepalive(args) => keepalive::run(&session, args).await,
-        ClientCommand::Release(args) => release::run(&session, args).await,
-        ClientCommand::Get(args) => get::run(&session, args).await,
-        ClientCommand::Update(args) => update::run(&session, args).await,
-        ClientCommand::Remove(args) => remove::run(&session, args).await,
-        ClientCommand::Set(args) => set::run(&session, args).await,
-        ClientCommand::Mutate(args) => mutate::run(&session, args).await,
-        ClientCommand::Describe(args) => describe::run(&session, args).await,
-        ClientCommand::Ls(args) => ls::run(&session, args).await,
-        ClientCommand::Leases(args) => leases::run(&session, args).await,
-        ClientCommand::Watch(args) => watch::run(&session, args).await,
+        RemoteCommand::Run(args) => return Box::pin(run::run(&session, args)).await,
+        RemoteCommand::Acquire(args) => acquire::run(&session, args).await,
+        RemoteCommand::Keepalive(args) => keepalive::run(&session, args).await,
+        RemoteCommand::Release(args) => release::run(&session, args).await,
+        RemoteCommand::Get(args) => get::run(&session, args).await,
+        RemoteCommand::Update(args) => update::run(&session, args).await,
+        RemoteCommand::Remove(args) => remove::run(&session, args).await,
+        RemoteCommand::Set(args) => set::run(&session, args).await,
+        RemoteCommand::Mutate(args) => mutate::run(&session, args).await,
+        RemoteCommand::Describe(args) => describe::run(&session, args).await,
+        RemoteCommand::Ls(args) => ls::run(&session, args).await,
+        RemoteCommand::Leases(args) => leases::run(&session, args).await,
+        RemoteCommand::Watch(args) => watch::run(&session, args).await,
     };
     done.map(|()| ExitCode::SUCCESS)
 }
 
-impl ClientCommand {
+impl RemoteCommand {
     /// How often servers are tried, where the command says so.
     fn attempts(&self) -> Option<u32> {
         match self {
@@ -185,7 +192,6 @@ impl ClientCommand {
             | Self::Remove(_)
             | Self::Set(_)
             | Self::Mutate(_)
-            | Self::Edit(_)
             | Self::Describe(_)
             | Self::Ls(_)
             | Self::Leases(_)

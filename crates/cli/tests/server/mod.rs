@@ -98,7 +98,7 @@ impl Server {
             ("LOCKD_CLIENT_TXN_ID", "txn_id"),
         ]
         .map(|(name, field)| {
-            let value = &lease[field];
+            let value = lease.get(field).unwrap();
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             (name.to_owned(), text)
         })

@@ -64,6 +64,7 @@ impl Keeper {
         Patience {
             silence: Some(self.client.settings().timeout.min(share)),
             passes: 1,
+            passes_reached: 1,
             until: Some(self.tenure.deadline()),
             worth: None,
         }

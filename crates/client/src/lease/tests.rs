@@ -91,6 +91,37 @@ async fn a_lease_that_is_over_before_it_is_handed_out_is_an_error_and_let_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grant_that_crosses_a_dropped_wait_is_given_back() {
+    let fake = Fake::default();
+    let client = client(&fake);
+    fake.then(ACQUIRE, Answer::Silence).then(ACQUIRE, granted(TTL, 5)).then(RELEASE, released());
+    let wish = client.lease("jobs/7").wait(Duration::from_secs(60)).into_future();
+    assert!(tokio::time::timeout(Duration::from_secs(1), wish).await.is_err());
+    let (first, again) = (fake.asked(ACQUIRE).await, fake.asked(ACQUIRE).await);
+    assert_eq!((first.name(), &first.body), (again.name(), &again.body));
+    assert_eq!(fake.asked(RELEASE).await.json()["rollback"], true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_wait_for_a_busy_key_ends_soon_and_a_named_one_is_left_alone() {
+    let fake = Fake::default();
+    let client = client(&fake);
+    fake.always(ACQUIRE, || Answer::Silence);
+    let short = Duration::from_secs(1);
+    let wish = client.lease("jobs/7").wait_forever().into_future();
+    assert!(tokio::time::timeout(short, wish).await.is_err());
+    let start = client.clock().now();
+    client.close().await;
+    assert!(client.clock().now().since(start) <= Duration::from_millis(501));
+    assert_eq!(fake.asked_already(ACQUIRE).len(), 2);
+
+    let wish = client.lease("jobs/7").idempotency_key("mine").wait_forever().into_future();
+    assert!(tokio::time::timeout(short, wish).await.is_err());
+    client.close().await;
+    assert_eq!(fake.asked_already(ACQUIRE).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_at_a_third_of_its_time() {
     let fake = Fake::default();
     let client = client(&fake);

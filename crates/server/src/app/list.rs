@@ -29,8 +29,11 @@ pub(crate) struct LeaseRow {
 }
 
 impl App {
-    /// Live leases, of one namespace or of all.
-    pub(crate) fn leases(&self, ask: &PageAsk) -> Result<Vec<LeaseRow>, Refused> {
+    /// Live leases, of one namespace or of all, and after which key there may be more.
+    pub(crate) fn leases(
+        &self,
+        ask: &PageAsk,
+    ) -> Result<(Vec<LeaseRow>, Option<KeyName>), Refused> {
         let prefix = match &ask.namespace {
             Some(namespace) => format!("{}/{}", key::parse_namespace(namespace)?, ask.prefix),
             None => ask.prefix.clone(),
@@ -42,12 +45,14 @@ impl App {
         })?;
         let now = self.clock().now();
         let page = self.records.live.page(&prefix, after.as_ref(), ask.limit);
+        // By the whole page: one that just ran out must not look like the end of the list.
+        let more = page.last().filter(|_| page.len() == ask.limit).map(|(key, _)| key.clone());
         let live = page.into_iter().filter(|(_, live)| live.lease.is_live(now));
         let row = |(key, live): (KeyName, Live)| {
             let waiters = self.records.lines.len(&key);
             LeaseRow { key, live, waiters }
         };
-        Ok(live.map(row).collect())
+        Ok((live.map(row).collect(), more))
     }
 
     /// Keys of one namespace with their records, in key order.

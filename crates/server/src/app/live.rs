@@ -116,6 +116,15 @@ impl LiveTable {
         self.sooner.notify_one();
     }
 
+    /// After a lease that came due was dealt with: if it is still held, it was renewed just then,
+    /// and goes back on the timer.
+    pub(crate) fn dealt_with(&self, key: KeyName) {
+        let deadline = self.inner.lock().by_key.get(&key).map(|live| live.lease.expires.tick);
+        if let Some(deadline) = deadline {
+            self.try_again(key, deadline);
+        }
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         self.inner.lock().deadlines.peek().map(|Reverse((tick, _))| *tick)
     }
@@ -227,6 +236,19 @@ mod tests {
         assert_eq!(table.next_deadline(), Some(Tick(30)));
         table.follow(&key("a"), &held("1", 20));
         assert_eq!(table.take_due(at(20), 9), [key("a")]);
+    }
+
+    #[test]
+    fn a_lease_renewed_while_it_came_due_goes_back_on_the_timer() {
+        let table = LiveTable::default();
+        table.follow(&key("a"), &held("1", 10));
+        assert_eq!(table.take_due(at(10), 9), [key("a")]);
+        table.follow(&key("a"), &held("1", 30));
+        table.dealt_with(key("a"));
+        assert_eq!(table.next_deadline(), Some(Tick(30)));
+        table.follow(&key("a"), &KeyRecord::default());
+        table.dealt_with(key("a"));
+        assert_eq!(table.take_due(at(99), 9), []);
     }
 
     #[test]

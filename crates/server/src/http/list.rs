@@ -44,10 +44,9 @@ pub(super) async fn leases(
 ) -> Result<Response, ApiError> {
     let app = &api.app;
     let ask = page_ask(&Params::of(query.as_deref()))?;
-    let rows = app.leases(&ask)?;
+    let (rows, more) = app.leases(&ask)?;
     let now = app.clock().now();
-    let full = rows.len() == ask.limit;
-    let next_cursor = rows.last().filter(|_| full).map(|row| row.key.to_string());
+    let next_cursor = more.map(|key| key.to_string());
     let view = |row: &crate::app::list::LeaseRow| {
         let lease = &row.live.lease;
         let remaining = lease.expires.remaining(now);

@@ -1,7 +1,7 @@
 //! Which path leads where, and what is done around every request: its correlation id, its
 //! measurement, the limit on its headers, the notice that the server is going away.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -29,7 +29,6 @@ use crate::metrics::{Levels, Operation, Outcome};
 pub(crate) struct Api {
     pub(crate) app: Arc<App>,
     pub(crate) embedded: Option<Arc<EmbeddedStore>>,
-    pub(crate) description: Arc<[u8]>,
 }
 
 /// What belongs to one request.
@@ -76,20 +75,36 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(system::readyz))
 }
 
+/// The routes and their description, the same for every server of a process.
+struct Made {
+    router: Router<Api>,
+    description: Arc<[u8]>,
+}
+
+/// Made once: putting the description together takes longer than starting a server.
+static MADE: LazyLock<Made> = LazyLock::new(|| {
+    let (router, description) = routes().split_for_parts();
+    let router = router
+        .fallback(async || not_found())
+        .method_not_allowed_fallback(async || method_not_allowed());
+    let description = description.to_pretty_json().unwrap_or_default();
+    Made { router, description: description.into_bytes().into() }
+});
+
+/// The API's own description, as JSON.
+pub(super) fn description() -> Arc<[u8]> {
+    Arc::clone(&MADE.description)
+}
+
 impl Api {
     pub(crate) fn new(app: Arc<App>, embedded: Option<Arc<EmbeddedStore>>) -> Self {
-        let (_, description) = routes().split_for_parts();
-        let description = description.to_pretty_json().unwrap_or_default();
-        Self { app, embedded, description: description.into_bytes().into() }
+        Self { app, embedded }
     }
 
     /// The whole API.
     pub(crate) fn entry(&self, headers_max: usize) -> Arc<Entry> {
-        let (router, _) = routes().split_for_parts();
-        let router = router
-            .fallback(async || not_found())
-            .method_not_allowed_fallback(async || method_not_allowed());
-        Arc::new(Entry { router: router.with_state(self.clone()), api: self.clone(), headers_max })
+        let router = MADE.router.clone().with_state(self.clone());
+        Arc::new(Entry { router, api: self.clone(), headers_max })
     }
 
     /// What the metrics listener serves; needs no identity.

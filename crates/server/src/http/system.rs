@@ -1,7 +1,5 @@
 //! Health, metrics, the API's own description, backups, and what is not there yet.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -12,7 +10,7 @@ use lockd_wire::{ErrorBody, ErrorCode};
 
 use super::error::ApiError;
 use super::reply;
-use super::router::Api;
+use super::router::{Api, description};
 
 /// Pieces of a backup on their way to the client.
 const BACKUP_PIECES: usize = 4;
@@ -59,8 +57,8 @@ fn plain(text: String) -> Response {
 
 /// This description.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "system", responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
-pub(super) async fn openapi(State(api): State<Api>) -> Response {
-    reply::with_body(StatusCode::OK, Body::from(Bytes::from_owner(Arc::clone(&api.description))))
+pub(super) async fn openapi() -> Response {
+    reply::with_body(StatusCode::OK, Body::from(Bytes::from_owner(description())))
 }
 
 /// Not available: queries come with the index.

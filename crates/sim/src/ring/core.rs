@@ -320,10 +320,16 @@ impl Ring for CoreRing {
             self.timeline.boot.0 += 1;
         }
         self.timeline.start = self.now;
-        // A new process knows the leases that are in the store, not those that ended before.
-        let records = self.stored.keys().map(|key| (key.clone(), self.load(key)));
-        let known = records.filter_map(|(key, record)| Some((record.ok()?.lease?.id, key)));
-        self.by_lease = known.collect();
+        // A new process knows the leases that are in the store, not those that ended before, and
+        // puts them on its own timeline.
+        self.by_lease.clear();
+        for key in self.stored.keys().cloned().collect::<Vec<_>>() {
+            let record = self.load(&key).unwrap_or_default();
+            if let Some(lease) = &record.lease {
+                self.by_lease.insert(lease.id.clone(), key.clone());
+                self.stored.insert(key, codec::encode(&record, self.timeline.boot));
+            }
+        }
     }
 }
 

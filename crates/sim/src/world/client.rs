@@ -1,8 +1,6 @@
 //! What a client knows and what it asks next. It keeps to the rules as little as real clients do:
 //! it repeats itself, uses leases that are over, and asks for keys it already has.
 
-use std::sync::Arc;
-
 use super::plan::Plan;
 use crate::answer::Answer;
 use crate::call::{Acquire, Ask, Block, Fence, Held, NAMESPACE, Release, Then, What, Write};
@@ -19,7 +17,7 @@ struct Mine {
 
 /// One client.
 #[derive(Clone, Debug, Default)]
-pub struct Client {
+pub(crate) struct Client {
     number: usize,
     held: Vec<Mine>,
     over: Vec<Mine>,
@@ -52,12 +50,12 @@ enum Wish {
 
 impl Client {
     #[must_use]
-    pub fn new(number: usize) -> Self {
+    pub(crate) fn new(number: usize) -> Self {
         Self { number, ..Self::default() }
     }
 
     /// What it asks next.
-    pub fn next(&mut self, plan: &Plan, dice: &mut Dice) -> Ask {
+    pub(crate) fn next(&mut self, plan: &Plan, dice: &mut Dice) -> Ask {
         if let Some(again) = self.unanswered.take()
             && dice.chance(700)
         {
@@ -211,7 +209,7 @@ impl Client {
     }
 
     /// Learns from an ask that is over, answered or not.
-    pub fn learn(&mut self, op: &Op) {
+    pub(crate) fn learn(&mut self, op: &Op) {
         if op.is_open() && op.ask.idem().is_some() {
             self.unanswered = Some(op.ask.clone());
         }
@@ -280,6 +278,3 @@ fn look(plan: &Plan, dice: &mut Dice) -> Ask {
         _ => Ask::Read { keys: plan.keys.clone() },
     }
 }
-
-/// A document that says who wrote it, unlike any other.
-pub type Text = Arc<str>;

@@ -144,7 +144,10 @@ impl<'a> World<'a> {
                     self.history.told(self.now_us, watch, told);
                     self.resume = id.or(self.resume.take());
                 }
-                Out::WatchEnded { watch } => self.history.watch_ended(self.now_us, watch),
+                Out::WatchEnded { watch } => {
+                    self.history.watch_ended(self.now_us, watch);
+                    self.watch = None;
+                }
             }
         }
         self.look_at_lines();
@@ -198,6 +201,9 @@ impl<'a> World<'a> {
                 Step::GiveUp => self.give_up(),
             }
             self.settle(TICK);
+            if self.watch.is_none() && self.plan.watches && self.order.chance(50) {
+                self.watch();
+            }
         }
         Ok(())
     }
@@ -346,6 +352,9 @@ impl<'a> World<'a> {
         }
         self.history.happened(self.now_us, Happening::Healed);
         self.flush();
+        if self.watch.is_none() && self.plan.watches {
+            self.watch();
+        }
         for _ in 0..=self.clients.len() {
             let waiting = self.clients.iter().any(|(_, pending)| pending.is_some());
             self.go_on(self.plan.ttl_ms.1 + 1_000);

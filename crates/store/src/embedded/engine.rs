@@ -69,6 +69,9 @@ impl Engine {
         }
         let head = adopt(shared, &log, recovered);
         let checkpoints = Arc::new(Checkpoints::default());
+        if occasion == Occasion::Failure {
+            Counters::add(&shared.counters.reopened, 1);
+        }
         let published =
             Published { head, frozen: None, tree: Arc::clone(&tree), position, generation: 0 };
         *shared.state.write() =
@@ -251,10 +254,7 @@ fn reopen(
             thread::sleep(FAILED_TICK);
         }
         match Engine::open(shared, sender.clone(), Occasion::Failure) {
-            Ok(engine) => {
-                Counters::add(&shared.counters.reopened, 1);
-                return Ok(engine);
-            }
+            Ok(engine) => return Ok(engine),
             Err(error) => {
                 tracing::warn!(%error, "the store cannot be opened again yet");
                 reason = error.to_string();

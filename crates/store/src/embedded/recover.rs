@@ -72,6 +72,10 @@ pub(super) fn recover(
             continue;
         };
         if let Some(before) = pending.replace(read) {
+            if before.first > Some(first) {
+                let what = format!("is behind one that begins with frame {first}");
+                return Err(layout.damaged(at(&before.segment, 0, &what)));
+            }
             replay.segment(before, Some(first), &mut recovered)?;
         }
     }

@@ -33,10 +33,11 @@ pub(crate) struct AcquireArgs {
 const EXAMPLES: &str = "\
 Examples:
   eval \"$(lockd client acquire orders)\"
-  eval \"$(lockd client acquire --owner worker-1 --ttl 1m --block nowait orders)\" || exit
-  lockd client acquire orders --block 30s --output json
+  lease=$(lockd client acquire orders --ttl 1m --block nowait) && eval \"$lease\" || exit
+  lockd client acquire orders --owner worker-1 --block 30s --output json
 
-Exits with 75 when the key is held by another, and says by whom.";
+Exits with 75 when the key is held by another, and says by whom. eval itself does not fail when
+there is nothing to eval; the second example does.";
 
 /// The lease, as JSON and YAML have it.
 #[derive(Serialize)]

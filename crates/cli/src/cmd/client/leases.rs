@@ -83,7 +83,7 @@ async fn list(session: &Session, args: ListArgs) -> Done {
     }
     while let Some(leases) = pages.next_page().await? {
         for lease in leases {
-            ui::print(args.output, &lease, || text(&lease))?;
+            ui::print_one(args.output, &lease, || text(&lease))?;
         }
     }
     Ok(())

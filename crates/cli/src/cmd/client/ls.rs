@@ -40,7 +40,7 @@ pub(super) async fn run(session: &Session, args: LsArgs) -> Done {
         while let Some(namespaces) = pages.next_page().await? {
             for namespace in namespaces {
                 let value = json!({ "namespace": namespace });
-                ui::print(args.output, &value, || namespace)?;
+                ui::print_one(args.output, &value, || namespace)?;
             }
         }
         return Ok(());
@@ -48,7 +48,11 @@ pub(super) async fn run(session: &Session, args: LsArgs) -> Done {
     let mut pages = session.client.keys(args.prefix);
     while let Some(keys) = pages.next_page().await? {
         for key in keys {
-            ui::print(args.output, &key, || if args.long { long(&key) } else { key.key.clone() })?;
+            ui::print_one(
+                args.output,
+                &key,
+                || if args.long { long(&key) } else { key.key.clone() },
+            )?;
         }
     }
     Ok(())

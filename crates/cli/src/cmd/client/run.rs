@@ -70,7 +70,10 @@ pub(super) async fn run(session: &Session, args: RunArgs) -> Done<ExitCode> {
             Ok(lease) => lease,
             Err(error) => return Err(acquire::refused(session, Some(&key), error).await),
         },
-        signal = signals.next() => return Ok(code_of_signal(signal)),
+        signal = signals.next() => {
+            session.client.close().await;
+            return Ok(code_of_signal(signal));
+        }
     };
     let job = match Job::start(&args.command, &lease, &session.server) {
         Ok(job) => job,

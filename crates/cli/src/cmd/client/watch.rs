@@ -79,20 +79,20 @@ fn print(format: Format, event: &Event) -> Done {
     match &event.change {
         Change::State(data) => {
             let shown = Shown { event: "state", id, data };
-            ui::print(format, &shown, || state("state", data))
+            ui::print_one(format, &shown, || state("state", data))
         }
         Change::Removed(data) => {
             let shown = Shown { event: "removed", id, data };
-            ui::print(format, &shown, || state("removed", data))
+            ui::print_one(format, &shown, || state("removed", data))
         }
         Change::Lease(data) => {
             let shown = Shown { event: "lease", id, data };
-            ui::print(format, &shown, || lease(data))
+            ui::print_one(format, &shown, || lease(data))
         }
         Change::Reset(data) => {
             let shown = Shown { event: "reset", id, data };
             let part = if data.complete { "complete" } else { "begins" };
-            ui::print(format, &shown, || format!("reset {part} reason={}", data.reason))
+            ui::print_one(format, &shown, || format!("reset {part} reason={}", data.reason))
         }
         _ => Ok(()),
     }

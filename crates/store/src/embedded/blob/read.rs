@@ -6,9 +6,11 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::format::{
@@ -20,9 +22,50 @@ use crate::port::{BlobReader, StoreError};
 const FRAMES_AHEAD: usize = 4;
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// Buffers kept for the next frames.
+const SPARES_MAX: usize = 2 * FRAMES_AHEAD;
+
+/// Buffers that come back when a frame was used up. A large blob is read with a few of them:
+/// one for each frame, made by one thread and freed by another, would stay with the allocator.
+#[derive(Clone, Default)]
+struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
+
+struct Lent {
+    bytes: Vec<u8>,
+    home: Buffers,
+}
+
+impl Buffers {
+    fn take(&self, len: usize) -> Vec<u8> {
+        let mut buffer = self.0.lock().pop().unwrap_or_default();
+        buffer.resize(len, 0);
+        buffer
+    }
+
+    fn lend(&self, bytes: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Lent { bytes, home: self.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut spares = self.home.0.lock();
+        if spares.len() < SPARES_MAX {
+            spares.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
 /// A finished blob, open.
 pub(crate) struct BlobFile {
     file: BufReader<File>,
+    buffers: Buffers,
     nonce: Nonce,
     whole: Whole,
     next: u64,
@@ -46,7 +89,7 @@ impl BlobFile {
         file.read_exact(&mut header).map_err(|_| damaged())?;
         let nonce = Nonce::parse(&header).ok_or_else(damaged)?;
         let whole = nonce.parse_trailer(&trailer, len).ok_or_else(damaged)?;
-        Ok(Self { file, nonce, whole, next: 0, read: 0 })
+        Ok(Self { file, buffers: Buffers::default(), nonce, whole, next: 0, read: 0 })
     }
 
     /// The length of the content.
@@ -63,14 +106,14 @@ impl BlobFile {
         let mut header = [0; FRAME_HEADER_BYTES];
         self.fill(&mut header)?;
         let (len, crc) = parse_frame_header(&header).ok_or_else(|| self.damaged())?;
-        let mut content = vec![0; len];
+        let mut content = self.buffers.take(len);
         self.fill(&mut content)?;
         if !self.nonce.verify(self.next, crc, &content) {
             return Err(self.damaged());
         }
         self.next += 1;
         self.read += len as u64;
-        Ok(Some(content.into()))
+        Ok(Some(self.buffers.lend(content)))
     }
 
     fn fill(&mut self, place: &mut [u8]) -> Result<(), StoreError> {

@@ -128,18 +128,20 @@ async fn only_the_owner_may_look_in() {
 
 #[tokio::test]
 async fn a_commit_larger_than_a_segment_gets_one_of_its_own() {
-    let folder = scratch();
-    let big = vec![7; 100_000];
-    let store = open(small(folder.path()));
-    for round in 0..10 {
-        commit_one(&*store, put("small", Expect::Any, "x")).await.unwrap();
-        commit_one(&*store, put("big", Expect::Any, &big)).await.unwrap();
-        commit_one(&*store, put(format!("after{round}"), Expect::Absent, "x")).await.unwrap();
+    for options in [small, log_only] {
+        let folder = scratch();
+        let big = vec![7; 100_000];
+        let store = open(options(folder.path()));
+        for round in 0..10 {
+            commit_one(&*store, put("small", Expect::Any, "x")).await.unwrap();
+            commit_one(&*store, put("big", Expect::Any, &big)).await.unwrap();
+            commit_one(&*store, put(format!("after{round}"), Expect::Absent, "x")).await.unwrap();
+        }
+        drop(store);
+        let store = open(options(folder.path()));
+        assert_eq!(load(&*store, "big").await.unwrap().bytes, big);
+        assert_eq!(store.scan("after", None, 100).await.unwrap().len(), 10);
     }
-    drop(store);
-    let store = open(small(folder.path()));
-    assert_eq!(load(&*store, "big").await.unwrap().bytes, big);
-    assert_eq!(store.scan("after", None, 100).await.unwrap().len(), 10);
 }
 
 #[tokio::test]

@@ -1,0 +1,104 @@
+//! Watchers: after a snapshot every version in order and none left out, and at rest they know what
+//! there is.
+
+use std::collections::HashMap;
+
+use super::facts::Facts;
+use crate::answer::Answer;
+use crate::call::Ask;
+use crate::history::{Happening, Told, Watched};
+
+/// What a watcher knows of a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    version: Option<u64>,
+    /// Up to here the snapshot may be told once more.
+    snapshot: u64,
+}
+
+pub(super) fn watchers_hear_everything_in_order(facts: &Facts<'_>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let rest = facts.when(|what| *what == Happening::AtRest).last();
+    for (place, watch) in facts.history.watches.iter().enumerate() {
+        let mut listener = Listener::new(watch);
+        for (_, told) in &watch.told {
+            if let Err(odd) = listener.hear(told) {
+                wrong.push(format!("watch {place}: {odd}"));
+            }
+        }
+        let alive = rest.is_some_and(|rest| watch.ended.is_none_or(|ended| ended > rest));
+        let started = rest.is_some_and(|rest| {
+            let started = |what: &Happening| *what == Happening::Started { process: watch.process };
+            facts.when(started).any(|moment| moment < rest)
+        });
+        if alive && started {
+            wrong.extend(listener.misses(facts).map(|odd| format!("watch {place}: {odd}")));
+        }
+    }
+    wrong
+}
+
+struct Listener {
+    known: HashMap<String, Known>,
+    complete: bool,
+    /// It goes on from an earlier watch: what it knew is not written here.
+    resumed: bool,
+}
+
+impl Listener {
+    fn new(watch: &Watched) -> Self {
+        Self { known: HashMap::new(), complete: watch.resumed, resumed: watch.resumed }
+    }
+
+    fn hear(&mut self, told: &Told) -> Result<(), String> {
+        match told {
+            Told::Reset { complete: false } => {
+                self.known.clear();
+                (self.complete, self.resumed) = (false, false);
+                Ok(())
+            }
+            Told::Reset { complete: true } => {
+                self.complete = true;
+                Ok(())
+            }
+            Told::State { key, version, snapshot } | Told::Removed { key, version, snapshot } => {
+                self.version(key, *version, *snapshot)
+            }
+            Told::Lease { .. } => Ok(()),
+        }
+    }
+
+    fn version(&mut self, key: &str, version: u64, snapshot: bool) -> Result<(), String> {
+        let fresh = if self.resumed { None } else { Some(0) };
+        let known =
+            self.known.entry(key.to_owned()).or_insert(Known { version: fresh, snapshot: 0 });
+        if snapshot {
+            *known = Known { version: Some(version), snapshot: version };
+            return if self.complete { Err("a snapshot after its end".into()) } else { Ok(()) };
+        }
+        if version <= known.snapshot {
+            return Ok(());
+        }
+        let due = known.version.map(|before| before + 1);
+        known.version = Some(version);
+        match due {
+            Some(due) if due != version => Err(format!("{key} at {version} where {due} was due")),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What it has not heard of, as the auditor found it.
+    fn misses(&self, facts: &Facts<'_>) -> impl Iterator<Item = String> {
+        let read = facts.history.ops.iter().rev().find_map(|op| match (&op.ask, op.answer()) {
+            (Ask::Read { .. }, Some(Answer::Entries(entries))) => Some(entries.clone()),
+            _ => None,
+        });
+        let missing = read.unwrap_or_default().into_iter().filter_map(|entry| {
+            let known = self.known.get(&entry.key).and_then(|known| known.version);
+            // One who resumed and was told nothing knew it before.
+            let fine = known.map_or(self.resumed || entry.version == 0, |v| v == entry.version);
+            (!fine).then(|| format!("was told {known:?} of {} at {}", entry.key, entry.version))
+        });
+        missing.collect::<Vec<_>>().into_iter()
+    }
+}

@@ -182,8 +182,12 @@ impl Server {
         self.finish();
     }
 
+    pub fn signal(&self, signal: Signal) {
+        process::signal(&self.child, signal);
+    }
+
     pub fn terminate(&self) {
-        process::signal(&self.child, Signal::TERM);
+        self.signal(Signal::TERM);
     }
 
     /// How the process ended, within the deadline.

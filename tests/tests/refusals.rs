@@ -778,7 +778,7 @@ fn every_code_is_provoked_somewhere() {
         match elsewhere {
             None => assert!(covered.contains(code.as_str()), "no row provokes {code}"),
             Some((_, "")) => {
-                assert!(!covered.contains(code.as_str()), "{code} has a row after all")
+                assert!(!covered.contains(code.as_str()), "{code} has a row after all");
             }
             Some((_, file)) => {
                 let text = std::fs::read_to_string(format!("tests/{file}"));

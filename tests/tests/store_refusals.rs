@@ -2,15 +2,17 @@
 //! the outcome, and that the server goes on when the store does.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use lockd_core::record::Content;
+use lockd_core::time::Timeline;
 use lockd_server::{Parts, Settings};
 use lockd_store::{
     Abilities, BlobReader, BlobWriter, Gauges, MemStore, Name, Op, Page, Revision, Store,
-    StoreError, Stored,
+    StoreError, Stored, codec,
 };
 use lockd_tests::inside::Inside;
 use lockd_tests::{Ask, Request};
@@ -23,16 +25,32 @@ const UNKNOWN: u8 = 2;
 const DAMAGED: u8 = 3;
 const CONTENDED: u8 = 4;
 const NO_BLOBS: u8 = 5;
+const SLIPPERY: u8 = 6;
 
 /// Passes everything on, or fails in the way it was told to.
 struct Moody {
     inner: MemStore,
     mood: AtomicU8,
+    timeline: Timeline,
+    slips: AtomicU64,
 }
 
 impl Moody {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { inner: MemStore::new(), mood: AtomicU8::new(WORKS) })
+    fn new(timeline: Timeline) -> Arc<Self> {
+        let (mood, slips) = (AtomicU8::new(WORKS), AtomicU64::new(0));
+        Arc::new(Self { inner: MemStore::new(), mood, timeline, slips })
+    }
+
+    /// The record as if its document had just been replaced, which happens at every look.
+    fn slip(&self, stored: Option<Stored>) -> Option<Stored> {
+        let mut stored = stored?;
+        if self.mood.load(Ordering::SeqCst) == SLIPPERY {
+            let mut record = codec::decode(&stored.bytes, &self.timeline).expect("a record");
+            let name = format!("gone/{}", self.slips.fetch_add(1, Ordering::SeqCst));
+            record.state.as_mut().expect("a document").content = Content::Blob(name.into());
+            stored.bytes = codec::encode(&record, self.timeline.boot);
+        }
+        Some(stored)
     }
 
     fn feel(&self, mood: u8) {
@@ -65,7 +83,7 @@ impl Store for Moody {
         let name = Arc::clone(name);
         async move {
             self.reading()?;
-            self.inner.load(&name).await
+            Ok(self.slip(self.inner.load(&name).await?))
         }
         .boxed()
     }
@@ -74,7 +92,8 @@ impl Store for Moody {
         let names = names.to_vec();
         async move {
             self.reading()?;
-            self.inner.load_many(&names).await
+            let found = self.inner.load_many(&names).await?;
+            Ok(found.into_iter().map(|stored| self.slip(stored)).collect())
         }
         .boxed()
     }
@@ -151,8 +170,9 @@ impl Store for Moody {
 
 #[test]
 fn each_failure_of_the_store_has_its_own_refusal() {
-    let store = Moody::new();
-    let parts = Parts { store: Some(Arc::clone(&store) as _), ..Parts::default() };
+    let mut parts = Parts::default();
+    let store = Moody::new(parts.clock.timeline());
+    parts.store = Some(Arc::clone(&store) as _);
     let server = Inside::with_parts(Settings::embedded_defaults(), parts);
     let held = server.acquire(&Ask::new("k", "tester").ttl_ms(600_000));
     let large = Bytes::from(format!("\"{}\"", "x".repeat(100_000)));
@@ -193,10 +213,15 @@ fn each_failure_of_the_store_has_its_own_refusal() {
         assert_eq!(reply.header("retry-after"), Some("1"));
     }
 
-    store.feel(NO_BLOBS);
     let read = Request::post(path::READ).json(&json!({"keys": ["k"]}));
-    for request in [lockd_tests::lease::public_get("k"), held.get(), read] {
-        server.call(&request).refused(409, "cas_mismatch");
+    let reads = [lockd_tests::lease::public_get("k"), held.get(), read];
+    store.feel(NO_BLOBS);
+    for request in &reads {
+        server.call(request).refused(500, "store_damaged");
+    }
+    store.feel(SLIPPERY);
+    for request in &reads {
+        server.call(request).refused(409, "read_conflict");
     }
 
     store.feel(WORKS);

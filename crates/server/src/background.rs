@@ -10,7 +10,7 @@ use lockd_core::key::KeyName;
 use lockd_core::time::Span;
 
 use crate::app::App;
-use crate::commit::LEASE_PREFIX;
+use crate::commit::{CommitError, LEASE_PREFIX};
 
 /// How many leases are ended at a time.
 const REAP_AT_ONCE: usize = 256;
@@ -45,17 +45,23 @@ async fn end_all(app: &Arc<App>, due: Vec<KeyName>) {
     let mut ending: FuturesUnordered<_> = due
         .into_iter()
         .map(|key| async move {
-            match app.lapse(&key).await {
-                Ok(()) => app.records.live.dealt_with(key),
-                Err(error) => {
-                    tracing::debug!(%key, %error, "an expired lease could not be cleared yet");
-                    let again = app.clock().now().tick.plus(REAP_AGAIN);
-                    app.records.live.try_again(key, again);
-                }
+            if let Err(error) = end(app, &key).await {
+                tracing::debug!(%key, %error, "an expired lease could not be cleared yet");
+                let again = app.clock().now().tick.plus(REAP_AGAIN);
+                app.records.live.try_again(key, again);
             }
         })
         .collect();
     while ending.next().await.is_some() {}
+}
+
+async fn end(app: &Arc<App>, key: &KeyName) -> Result<(), CommitError<()>> {
+    if !app.lapse(key).await? {
+        // Renewed just then, or ended by a write of unknown outcome: the table did not know.
+        app.records.adopt(key).await?;
+        app.records.live.dealt_with(key.clone());
+    }
+    Ok(())
 }
 
 /// Finds leases that are in the store's index but not on the timer, and puts them there.

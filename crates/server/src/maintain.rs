@@ -18,6 +18,8 @@ use crate::commit::{FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, read_floor, record_nam
 
 /// Far more grants than a key can see between a backup and its restore.
 const TOKENS_SKIPPED: u64 = 1 << 32;
+/// Far more grants than a key can see in a millisecond.
+const TOKENS_PER_MILLI: u64 = 256;
 
 /// Why maintenance failed.
 #[derive(Debug, thiserror::Error)]
@@ -39,15 +41,20 @@ const NO_TIME: Timeline =
     Timeline { boot: BootId(0), start: Now { tick: Tick(0), wall: UnixMillis(0) } };
 
 /// Restores a backup into an empty or missing directory. Leases are ended, tokens go on far above
-/// all that were ever given, also for keys that the backup does not know.
+/// all that were ever given, also for keys that the backup does not know, and also when the same
+/// backup was restored before: `now` sets a mark that later restores begin above.
 ///
 /// # Errors
 /// When the backup is damaged or the directory is in use; then nothing is left behind.
-pub fn restore(backup: &Path, target: &Path) -> Result<RestoreSummary, MaintainError> {
+pub fn restore(
+    backup: &Path,
+    target: &Path,
+    now: UnixMillis,
+) -> Result<RestoreSummary, MaintainError> {
     let mut floor_seen = false;
     let mut adjust = |name: &str, bytes: Bytes| {
         floor_seen |= name == FLOOR_NAME;
-        raise_tokens(name, bytes)
+        raise_tokens(name, bytes, now)
     };
     let summary = embedded::restore(backup, target, &mut adjust)?;
     if !floor_seen {
@@ -59,10 +66,11 @@ pub fn restore(backup: &Path, target: &Path) -> Result<RestoreSummary, MaintainE
     Ok(summary)
 }
 
-fn raise_tokens(name: &str, bytes: Bytes) -> Result<Bytes, String> {
+fn raise_tokens(name: &str, bytes: Bytes, now: UnixMillis) -> Result<Bytes, String> {
+    let raised = |token: u64| (token + TOKENS_SKIPPED).max(now.0.saturating_mul(TOKENS_PER_MILLI));
     if name == FLOOR_NAME {
         let floor = read_floor(&bytes).map_err(|error| error.to_string())?;
-        return Ok((floor + TOKENS_SKIPPED).to_string().into());
+        return Ok(raised(floor).to_string().into());
     }
     if !name.starts_with(KEY_PREFIX) {
         return Ok(bytes);
@@ -74,7 +82,7 @@ fn raise_tokens(name: &str, bytes: Bytes) -> Result<Bytes, String> {
     {
         record = lapsed;
     }
-    record.fence = Fence(record.fence.0 + TOKENS_SKIPPED);
+    record.fence = Fence(raised(record.fence.0));
     Ok(codec::encode(&record, NO_TIME.boot))
 }
 
@@ -196,17 +204,32 @@ mod tests {
     use bytes::Bytes;
     use lockd_core::fence::Fence;
     use lockd_core::record::KeyRecord;
+    use lockd_core::time::UnixMillis;
     use lockd_store::codec;
 
     use super::{FLOOR_NAME, NO_TIME, TOKENS_SKIPPED, raise_tokens};
 
+    fn raised(token: u64, now: u64) -> u64 {
+        let record = KeyRecord { stored: true, fence: Fence(token), ..KeyRecord::default() };
+        let bytes = codec::encode(&record, NO_TIME.boot);
+        let bytes = raise_tokens("k/default/a", bytes, UnixMillis(now)).unwrap();
+        codec::decode(&bytes, &NO_TIME).unwrap().fence.0
+    }
+
     #[test]
     fn restoring_raises_the_token_of_every_key_and_the_floor() {
-        let record = KeyRecord { stored: true, fence: Fence(7), ..KeyRecord::default() };
-        let raised = raise_tokens("k/default/a", codec::encode(&record, NO_TIME.boot)).unwrap();
-        assert_eq!(codec::decode(&raised, &NO_TIME).unwrap().fence, Fence(7 + TOKENS_SKIPPED));
-        let floor = raise_tokens(FLOOR_NAME, Bytes::from_static(b"3")).unwrap();
+        assert_eq!(raised(7, 0), 7 + TOKENS_SKIPPED);
+        let floor = raise_tokens(FLOOR_NAME, Bytes::from_static(b"3"), UnixMillis(0)).unwrap();
         assert_eq!(floor, Bytes::from((3 + TOKENS_SKIPPED).to_string()));
-        assert_eq!(raise_tokens("l/default/a", Bytes::new()).unwrap(), Bytes::new());
+        let index = raise_tokens("l/default/a", Bytes::new(), UnixMillis(0)).unwrap();
+        assert_eq!(index, Bytes::new());
+    }
+
+    #[test]
+    fn restoring_the_same_backup_again_begins_above_the_first_time() {
+        let today = 1_800_000_000_000;
+        let an_hour_of_grants = 3_600_000 * 100;
+        assert!(raised(7, today + 3_600_000) > raised(7, today) + an_hour_of_grants);
+        assert!(raised(7, today) < 1 << 53, "still exact where numbers are floating");
     }
 }

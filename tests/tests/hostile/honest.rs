@@ -123,7 +123,7 @@ impl Honest {
     async fn remove(&mut self, held: &Held) {
         let there = self.staged.unwrap_or(self.committed).is_some();
         let removed = self.call(&Self::there(held.remove())).await.ok().json();
-        assert_eq!(removed["removed"], true);
+        assert_eq!(removed["removed"], there);
         if there {
             self.staged = Some(None);
         }

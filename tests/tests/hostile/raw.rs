@@ -66,7 +66,7 @@ fn one(at: &Place, dice: &mut Dice) {
         0 => pipelined(at, dice),
         1 => slowly(at, dice),
         2 => broken_off(at, dice),
-        3 => refused_as(at, &huge_header(dice), "HTTP/1.1 432 "),
+        3 => refused_as(at, &huge_header(dice), "HTTP/1.1 431 "),
         4 => {
             let lengths = "content-length: 3\r\ncontent-length: 5\r\n";
             let text = format!("POST /v1/acquire HTTP/1.1\r\nhost: x\r\n{lengths}\r\nabcde");

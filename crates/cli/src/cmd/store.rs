@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use lockd_core::key::KeyName;
+use lockd_server::clock::{Clock as _, SystemClock};
 use lockd_server::maintain;
 use serde_json::json;
 
@@ -135,7 +136,8 @@ async fn backup(file: &Path, server: &str, output: Format) -> anyhow::Result<Exi
 async fn restore(file: PathBuf, at: &At, output: Format) -> anyhow::Result<ExitCode> {
     let target = at.path()?;
     let shown = target.display().to_string();
-    let work = move || maintain::restore(&file, &target);
+    let now = SystemClock::start().now().wall;
+    let work = move || maintain::restore(&file, &target, now);
     let summary = tokio::task::spawn_blocking(work).await??;
     match output {
         Format::Text => {

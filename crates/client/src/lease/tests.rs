@@ -141,6 +141,23 @@ async fn a_lease_is_renewed_at_a_third_of_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_slow_renewal_gives_only_what_is_left_of_it() {
+    let fake = Fake::default();
+    let client = client(&fake);
+    let (answer, later) = renewed(TTL).when();
+    fake.then(KEEPALIVE, later);
+    let lease = held(&fake, &client).await;
+    fake.asked(KEEPALIVE).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(lease.expires_in() < TTL / 2);
+    answer.send(()).unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let left = lease.expires_in();
+    assert!(left > TTL / 2, "renewed");
+    assert!(left <= TTL - Duration::from_secs(2), "{left:?} left, two seconds are gone");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_without_renewal_runs_out() {
     let fake = Fake::default();
     let client = client(&fake);

@@ -47,7 +47,7 @@ impl App {
     /// The record, after a lease whose time is over was ended in it.
     async fn ended_if_over(&self, key: &KeyName) -> Result<KeyRecord, StoreError> {
         match self.lapse(key).await {
-            Ok(()) => self.records.load(key).await,
+            Ok(_) => self.records.load(key).await,
             Err(CommitError::Store(error)) => Err(error),
             Err(CommitError::Contended | CommitError::Refused(())) => {
                 Err(StoreError::Unavailable("the record is contended".into()))

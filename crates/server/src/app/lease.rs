@@ -304,12 +304,13 @@ impl App {
         self.tasks.complete(work).await
     }
 
-    /// Ends the lease of a key if its time is over.
-    pub(crate) async fn lapse(&self, key: &KeyName) -> Result<(), CommitError<()>> {
+    /// Ends the lease of a key if its time is over; `false` when there is none to end.
+    pub(crate) async fn lapse(&self, key: &KeyName) -> Result<bool, CommitError<()>> {
         let decide =
             |record: &KeyRecord, _: &FenceFacts, now: Now| lease::lapse(record, now).ok_or(());
         match self.records.commit(key, &[], decide).await {
-            Ok(()) | Err(CommitError::Refused(())) => Ok(()),
+            Ok(()) => Ok(true),
+            Err(CommitError::Refused(())) => Ok(false),
             Err(error @ (CommitError::Store(_) | CommitError::Contended)) => Err(error),
         }
     }

@@ -34,6 +34,8 @@ struct Inner {
     by_key: BTreeMap<KeyName, Live>,
     by_lease: HashMap<LeaseId, KeyName>,
     by_txn: HashMap<TxnId, KeyName>,
+    /// Transactions that are asking for a key, and how many requests do so.
+    claims: HashMap<TxnId, (KeyName, usize)>,
     ended: VecDeque<LeaseId>,
     /// May hold deadlines that were moved since; each is looked up when it comes.
     deadlines: BinaryHeap<Reverse<(Tick, KeyName)>>,
@@ -69,8 +71,15 @@ impl LiveTable {
     /// Claims a transaction for one key; `None` while it holds or claims another.
     pub(crate) fn claim(&self, txn: TxnId, key: &KeyName) -> Option<Claim<'_>> {
         let mut inner = self.inner.lock();
-        let holder = inner.by_txn.entry(txn).or_insert_with(|| key.clone());
-        (holder == key).then(|| Claim { table: self, txn, key: key.clone() })
+        if inner.by_txn.get(&txn).is_some_and(|holder| holder != key) {
+            return None;
+        }
+        let (claimed, count) = inner.claims.entry(txn).or_insert_with(|| (key.clone(), 0));
+        if claimed != key {
+            return None;
+        }
+        *count += 1;
+        Some(Claim { table: self, txn })
     }
 
     /// A page of leases in key order, after `after`, whose full name starts with `prefix`.
@@ -139,15 +148,16 @@ impl LiveTable {
 pub(crate) struct Claim<'a> {
     table: &'a LiveTable,
     txn: TxnId,
-    key: KeyName,
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut inner = self.table.inner.lock();
-        let granted = inner.by_key.get(&self.key).is_some_and(|live| live.lease.txn == self.txn);
-        if !granted {
-            inner.by_txn.remove(&self.txn);
+        if let Some((_, count)) = inner.claims.get_mut(&self.txn) {
+            *count -= 1;
+            if *count == 0 {
+                inner.claims.remove(&self.txn);
+            }
         }
     }
 }
@@ -260,6 +270,20 @@ mod tests {
         assert_eq!(table.key_of(&LeaseId::new("1")), Some(key("a")));
         assert!(table.page("", None, 9).is_empty());
         assert_eq!(table.take_due(at(99), 9), []);
+    }
+
+    #[test]
+    fn a_transaction_claims_one_key_until_the_last_of_its_requests_is_gone() {
+        let table = LiveTable::default();
+        let txn = TxnId::parse("00000000000000000000").unwrap();
+        let first = table.claim(txn, &key("a")).unwrap();
+        let second = table.claim(txn, &key("a")).unwrap();
+        drop(first);
+        assert!(table.claim(txn, &key("b")).is_none(), "the second still asks for a");
+        drop(second);
+        assert!(table.claim(txn, &key("b")).is_some());
+        table.follow(&key("a"), &held("1", 10));
+        assert!(table.claim(txn, &key("b")).is_none(), "the transaction holds a");
     }
 
     #[test]

@@ -37,10 +37,11 @@ pub(crate) struct Entry {
 impl App {
     /// The committed document.
     pub(crate) async fn get_public(&self, key: &KeyName) -> Result<Option<Document>, Refused> {
+        let mut missed = Missed::default();
         for _ in 0..ATTEMPTS_MAX {
             let record = self.records.load(key).await?;
             match self.open(record.version, record.state.as_ref()).await {
-                Err(StoreError::NoBlob) => {}
+                Err(StoreError::NoBlob) => missed.again(record.state.as_ref())?,
                 opened => return Ok(opened?),
             }
         }
@@ -53,13 +54,14 @@ impl App {
         key: &KeyName,
         proof: &Proof,
     ) -> Result<(Option<Document>, u64), Refused> {
+        let mut missed = Missed::default();
         for _ in 0..ATTEMPTS_MAX {
             let record = self.records.load(key).await?;
             let checked = lease::check(&record, proof, self.clock().now());
             self.counted(checked.map_err(Refused::from))?;
             let (version, state) = record.holder_view();
             match self.open(version, state).await {
-                Err(StoreError::NoBlob) => {}
+                Err(StoreError::NoBlob) => missed.again(state)?,
                 opened => return Ok((opened?, record.fence.0)),
             }
         }
@@ -72,27 +74,35 @@ impl App {
 
     /// Several committed documents as of one moment, all opened before any is sent.
     pub(crate) async fn read_many(&self, keys: Vec<KeyName>) -> Result<Vec<Entry>, Refused> {
+        let mut missed = Missed::default();
         for _ in 0..ATTEMPTS_MAX {
             let records = self.records.load_many(&keys).await?;
-            match self.open_all(&keys, &records).await {
-                Err(StoreError::NoBlob) => {}
-                opened => return Ok(opened?),
+            if let Some(entries) = self.open_all(&keys, &records, &mut missed).await? {
+                return Ok(entries);
             }
         }
         Err(Refused::ReadConflict)
     }
 
+    /// `None` when one of them slipped away.
     async fn open_all(
         &self,
         keys: &[KeyName],
         records: &[KeyRecord],
-    ) -> Result<Vec<Entry>, StoreError> {
+        missed: &mut Missed,
+    ) -> Result<Option<Vec<Entry>>, StoreError> {
         let mut entries = Vec::with_capacity(keys.len());
         for (key, record) in keys.iter().zip(records) {
-            let document = self.open(record.version, record.state.as_ref()).await?;
+            let document = match self.open(record.version, record.state.as_ref()).await {
+                Err(StoreError::NoBlob) => {
+                    missed.again(record.state.as_ref())?;
+                    return Ok(None);
+                }
+                opened => opened?,
+            };
             entries.push(Entry { key: key.clone(), version: record.version, document });
         }
-        Ok(entries)
+        Ok(Some(entries))
     }
 
     async fn open(
@@ -106,6 +116,23 @@ impl App {
             Content::Blob(name) => Source::Blob(self.records.store().get_blob(name).await?),
         };
         Ok(Some(Document { version, etag: state.etag, bytes: state.bytes, content }))
+    }
+}
+
+/// The blob that was not there when it was last looked for.
+#[derive(Default)]
+struct Missed(Option<Arc<str>>);
+
+impl Missed {
+    /// A blob goes only after its record has stopped naming it. One that was missed before and is
+    /// named by a record read since has not slipped away: it is lost.
+    fn again(&mut self, state: Option<&State>) -> Result<(), StoreError> {
+        let name = state.and_then(State::blob).cloned();
+        if name.is_some() && self.0 == name {
+            return Err(StoreError::NoBlob);
+        }
+        self.0 = name;
+        Ok(())
     }
 }
 

@@ -7,7 +7,6 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::{HeaderMap, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lockd_core::answer::Stamp;
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
@@ -305,16 +304,22 @@ fn hash(parts: &[&[u8]]) -> u128 {
 /// The whole body of a command, within its limit and the time between its pieces.
 pub(super) async fn bytes(app: &App, body: Body, max: usize) -> Result<Bytes, ApiError> {
     let pause = app.limits.body_timeout;
-    let whole = tokio::time::timeout(pause, Limited::new(body, max).collect()).await;
-    match whole {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            ErrorCode::BodyTooLarge,
-            format!("the body of this request may have at most {max} bytes"),
-        )),
-        Ok(Err(error)) => Err(Refused::BodyBroken(error.to_string()).into()),
-        Err(_) => Err(Refused::BodyTimeout(pause).into()),
+    let mut body = pieces(body);
+    let mut whole = Bytes::new();
+    loop {
+        let piece = match tokio::time::timeout(pause, body.next()).await {
+            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Err(error))) => return Err(Refused::BodyBroken(error).into()),
+            Ok(None) => return Ok(whole),
+            Err(_) => return Err(Refused::BodyTimeout(pause).into()),
+        };
+        if whole.len() + piece.len() > max {
+            let detail = format!("the body of this request may have at most {max} bytes");
+            let status = StatusCode::PAYLOAD_TOO_LARGE;
+            return Err(ApiError::new(status, ErrorCode::BodyTooLarge, detail));
+        }
+        // Nearly every command comes in one piece, which is then taken as it is.
+        whole = if whole.is_empty() { piece } else { Bytes::from([whole, piece].concat()) };
     }
 }
 

@@ -65,13 +65,8 @@ pub(super) async fn update(
         let then = request::then(&params)?;
         take_in(&api.app, key, proof, then, &headers, &mut pieces).await
     };
-    match outcome.await {
-        Ok(response) => Ok(response),
-        Err(error) => {
-            drain(&mut pieces).await;
-            Err(error)
-        }
-    }
+    let outcome = outcome.await;
+    heard_out(outcome, &mut pieces).await
 }
 
 /// Replace the JSON document at once, under a lease that is named by its id alone.
@@ -100,13 +95,8 @@ pub(super) async fn update_state(
         let (key, proof) = by_lease(&api.app, &params, &headers)?;
         take_in(&api.app, key, proof, Then::Commit, &headers, &mut pieces).await
     };
-    match outcome.await {
-        Ok(response) => Ok(response),
-        Err(error) => {
-            drain(&mut pieces).await;
-            Err(error)
-        }
-    }
+    let outcome = outcome.await;
+    heard_out(outcome, &mut pieces).await
 }
 
 /// The key and proof of a request that may name nothing but its lease.
@@ -193,18 +183,25 @@ fn metadata_of(written: &Written) -> Metadata {
     Metadata { query_hidden: written.hidden.then_some(true) }
 }
 
-/// Reads what is left of a body whose answer is already known, within bounds.
-async fn drain(pieces: &mut Pieces) {
-    let rest = async {
-        let mut read = 0;
-        while let Some(Ok(piece)) = pieces.next().await {
-            read += piece.len() as u64;
-            if read > DRAIN_BYTES_MAX {
-                break;
+/// After a refusal, reads what is left of the body within bounds: a sender that is still busy
+/// sending would not hear the answer. One that has fallen silent hears it at once.
+async fn heard_out(
+    outcome: Result<Response, ApiError>,
+    pieces: &mut Pieces,
+) -> Result<Response, ApiError> {
+    if outcome.as_ref().is_err_and(|error| error.status != StatusCode::REQUEST_TIMEOUT) {
+        let rest = async {
+            let mut read = 0;
+            while let Some(Ok(piece)) = pieces.next().await {
+                read += piece.len() as u64;
+                if read > DRAIN_BYTES_MAX {
+                    break;
+                }
             }
-        }
-    };
-    let _in_time = tokio::time::timeout(DRAIN_TIME_MAX, rest).await.is_ok();
+        };
+        let _in_time = tokio::time::timeout(DRAIN_TIME_MAX, rest).await.is_ok();
+    }
+    outcome
 }
 
 /// Change parts of the document by short expressions; everything else keeps its bytes.

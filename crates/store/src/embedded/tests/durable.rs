@@ -19,9 +19,10 @@ type Outcome = Result<Revision, StoreError>;
 async fn held(
     disk: &FaultyDisk,
     folder: &std::path::Path,
-) -> (Arc<EmbeddedStore>, JoinHandle<Outcome>, JoinHandle<Outcome>) {
+) -> (Arc<EmbeddedStore>, JoinHandle<Outcome>, JoinHandle<Outcome>, impl Drop) {
     let options = EmbeddedOptions { disk: Arc::new(disk.clone()), ..small(folder) };
     let store = open(options);
+    let release = disk.release_at_the_end();
     disk.hold_syncs(true);
     let create = |at: &'static str| {
         let store = Arc::clone(&store);
@@ -39,7 +40,7 @@ async fn held(
     busy.await.unwrap().unwrap();
     assert_eq!(store.gauges().batches, syncs + 1);
     wait_for_held_sync(disk).await;
-    (store, winner, loser)
+    (store, winner, loser, release)
 }
 
 fn tasks() -> tokio::runtime::Handle {
@@ -55,7 +56,7 @@ async fn wait_for_held_sync(disk: &FaultyDisk) {
 async fn nothing_is_shown_or_answered_before_it_is_durable() {
     let folder = scratch();
     let disk = FaultyDisk::default();
-    let (store, mut winner, mut loser) = held(&disk, folder.path()).await;
+    let (store, mut winner, mut loser, _release) = held(&disk, folder.path()).await;
     for _ in 0..100 {
         assert!(load(&*store, "k").await.is_none(), "shown before it was durable");
         assert_eq!(store.scan("", None, 9).await.unwrap().len(), 1);
@@ -73,7 +74,7 @@ async fn nothing_is_shown_or_answered_before_it_is_durable() {
 async fn a_refusal_does_not_outlive_the_batch_it_was_judged_by() {
     let folder = scratch();
     let disk = FaultyDisk::default();
-    let (store, winner, loser) = held(&disk, folder.path()).await;
+    let (store, winner, loser, _release) = held(&disk, folder.path()).await;
     disk.fail_next_sync();
     disk.hold_syncs(false);
     let winner = winner.await.unwrap();
@@ -94,6 +95,7 @@ async fn whatever_waits_shares_one_sync() {
     let disk = FaultyDisk::default();
     let options = EmbeddedOptions { disk: Arc::new(disk.clone()), ..small(folder.path()) };
     let store = open(options);
+    let _release = disk.release_at_the_end();
     disk.hold_syncs(true);
     let mut commits = JoinSet::new();
     for at in 0..50 {

@@ -118,6 +118,17 @@ impl FaultyDisk {
         self.gate.changed.notify_all();
     }
 
+    /// Lets all go when the result is dropped, so that a test that fails also ends.
+    pub(super) fn release_at_the_end(&self) -> impl Drop {
+        struct Release(FaultyDisk);
+        impl Drop for Release {
+            fn drop(&mut self) {
+                self.0.hold_syncs(false);
+            }
+        }
+        Release(self.clone())
+    }
+
     /// Lets the one that is held up go, and holds up the next.
     pub(super) fn hold_next_sync(&self) {
         self.gate.state.lock().tickets = 1;

@@ -1,0 +1,160 @@
+//! A server that is told to stop: nothing new is granted, those who hold a key may finish, and
+//! then it ends. Leases that are not given back in time live on in the store.
+
+use std::time::{Duration, Instant};
+
+use lockd_tests::http::Connection;
+use lockd_tests::watch::Watch;
+use lockd_tests::{Ask, Client, Options, Reply, Request, Server, eventually};
+use lockd_wire::header;
+use rustix::process::Signal;
+
+const LONG_MS: u64 = 600_000;
+
+fn draining(server: &Server) -> Client {
+    let mut client = server.client();
+    eventually("it drains", || client.call(&Request::get("/readyz")).status == 503);
+    client
+}
+
+#[track_caller]
+fn is_marked(reply: &Reply) {
+    assert_eq!(reply.header(header::SHUTDOWN_IMMINENT), Some("true"), "{reply:?}");
+}
+
+#[test]
+fn holders_finish_while_nothing_new_is_granted_and_then_the_server_ends() {
+    let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+    let mut holder = server.client();
+    let first = holder.acquire(&Ask::new("first", "holder").ttl_ms(LONG_MS));
+    let second = holder.acquire(&Ask::new("second", "holder").ttl_ms(LONG_MS));
+    let mut waiter = Connection::open(&server.place).expect("a connection");
+    waiter.send(&Ask::new("first", "waiter").block(0).request()).expect("sent");
+    eventually("it waits", || holder.waiters("first") == 1);
+    let mut watch = Watch::open(&server.place, &[("key", "first")], None).expect("a watch");
+    watch.snapshot("start");
+    assert_eq!(holder.call(&Request::get("/readyz")).header(header::SHUTDOWN_IMMINENT), None);
+
+    server.terminate();
+    let mut client = draining(&server);
+
+    let ready = client.call(&Request::get("/readyz"));
+    ready.refused(503, "shutdown_draining");
+    is_marked(&ready);
+    let mut metrics = server.metrics_client();
+    metrics.call(&Request::get("/readyz")).refused(503, "shutdown_draining");
+    assert_eq!(metrics.call(&Request::get("/healthz")).status, 200);
+    assert_eq!(client.call(&Request::get("/healthz")).status, 200);
+
+    let sent_away = waiter.reply().expect("an answer");
+    sent_away.refused(503, "shutdown_draining");
+    is_marked(&sent_away);
+    assert!(sent_away.header("retry-after").is_some());
+    let refused = client.call(&Ask::new("free", "newcomer").request());
+    refused.refused(503, "shutdown_draining");
+    is_marked(&refused);
+    assert!(watch.try_next().is_err(), "a watch ends, so that it is begun elsewhere");
+    client.call(&Request::get("/v1/watch")).refused(503, "shutdown_draining");
+
+    // Everything that a holder needs still works.
+    for request in [
+        first.keepalive(LONG_MS),
+        first.update(r#"{"done":1}"#),
+        first.mutate(&["/done++"]),
+        first.get(),
+        first.release(),
+    ] {
+        let reply = holder.call(&request).ok();
+        is_marked(&reply);
+    }
+    assert_eq!(client.public("first").expect("a document").body, br#"{"done":2}"#);
+    assert!(!server.log().contains("stopped"), "one lease is still held");
+    holder.release(&second);
+    let released = Instant::now();
+    let status = server.ended(Duration::from_secs(20));
+    assert_eq!(status.code(), Some(0));
+    assert!(released.elapsed() < Duration::from_secs(5), "ended after {:?}", released.elapsed());
+    assert!(server.log().contains("leases_left=0"), "{}", server.log());
+}
+
+#[test]
+fn a_server_without_holders_ends_at_once() {
+    let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+    let mut client = server.client();
+    let held = client.acquire(&Ask::new("k", "holder"));
+    client.call(&held.update("1").query("then", "release")).ok();
+    let start = Instant::now();
+    server.terminate();
+    assert_eq!(server.ended(Duration::from_secs(20)).code(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    server.start_again();
+    assert_eq!(server.client().public("k").expect("a document").body, b"1");
+}
+
+#[test]
+fn leases_that_are_left_when_the_grace_is_over_live_on() {
+    let mut server = Server::start(Options::new().flag("drain-grace", "1s"));
+    let mut client = server.client();
+    let held = client.acquire(&Ask::new("k", "holder").ttl_ms(LONG_MS));
+    client.call(&held.update(r#"{"staged":true}"#)).ok();
+    let start = Instant::now();
+    server.terminate();
+    assert_eq!(server.ended(Duration::from_secs(20)).code(), Some(0));
+    let took = start.elapsed();
+    assert!((Duration::from_millis(900)..Duration::from_secs(8)).contains(&took), "{took:?}");
+    assert!(server.log().contains("leases_left=1"), "{}", server.log());
+
+    server.start_again();
+    let mut client = server.client();
+    client.call(&Ask::new("k", "thief").request()).refused(409, "waiting");
+    assert_eq!(client.public("k"), None, "what was staged is not committed by stopping");
+    client.call(&held.keepalive(LONG_MS)).ok();
+    assert_eq!(client.call(&held.get()).ok().body, br#"{"staged":true}"#);
+    client.release(&held);
+    assert_eq!(client.public("k").expect("a document").body, br#"{"staged":true}"#);
+    assert_eq!(client.acquire(&Ask::new("k", "next")).token, held.token + 1);
+}
+
+#[test]
+fn a_lease_that_runs_out_does_not_hold_up_the_end() {
+    let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+    server.client().acquire(&Ask::new("k", "gone").ttl_ms(500));
+    server.terminate();
+    assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+    assert!(server.log().contains("leases_left=0"), "{}", server.log());
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    for again in [Signal::TERM, Signal::INT] {
+        let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+        let held = server.client().acquire(&Ask::new("k", "holder").ttl_ms(LONG_MS));
+        server.terminate();
+        draining(&server);
+        server.signal(again);
+        assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+        server.start_again();
+        server.client().call(&held.keepalive(LONG_MS)).ok();
+    }
+}
+
+#[test]
+fn a_request_that_is_under_way_when_the_server_ends_is_finished() {
+    let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+    let mut client = server.client();
+    let held = client.acquire(&Ask::new("k", "holder").ttl_ms(LONG_MS));
+    // A body that is half there when the signal comes, and its last lease goes with it.
+    let mut connection = Connection::open(&server.place).expect("a connection");
+    let update = held.update("[1,2]").query("then", "release");
+    let bytes = update.bytes();
+    let (most, rest) = bytes.split_at(bytes.len() - 2);
+    std::io::Write::write_all(&mut connection.socket, most).expect("sent");
+    server.terminate();
+    draining(&server);
+    std::io::Write::write_all(&mut connection.socket, rest).expect("sent");
+    let reply = connection.reply().expect("an answer").ok();
+    is_marked(&reply);
+    assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+    server.start_again();
+    assert_eq!(server.client().public("k").expect("a document").body, b"[1,2]");
+}

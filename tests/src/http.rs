@@ -151,8 +151,9 @@ impl Reply {
     #[must_use]
     #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("{error} in the answer {}: {}", self.status, self.text()))
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| {
+            panic!("{error} in the answer {}: {}", self.status, self.text())
+        })
     }
 
     /// The error code, or nothing when the answer is no refusal of ours.
@@ -168,8 +169,7 @@ impl Reply {
         (self.status, self.code())
     }
 
-    /// The answer, if it is a success.
-    #[must_use]
+    /// Checks that it is a success, and hands it on.
     #[track_caller]
     pub fn ok(self) -> Self {
         assert_eq!(self.status, 200, "{}", self.text());

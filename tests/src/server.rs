@@ -194,7 +194,8 @@ impl Server {
     #[track_caller]
     pub fn ended(&mut self, deadline: Duration) -> ExitStatus {
         let ended = try_within(deadline, || self.child.try_wait().expect("a child of ours"));
-        let status = ended.unwrap_or_else(|| panic!("still there after {deadline:?}:\n{}", self.log()));
+        let status =
+            ended.unwrap_or_else(|| panic!("still there after {deadline:?}:\n{}", self.log()));
         self.finish();
         status
     }

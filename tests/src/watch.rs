@@ -82,6 +82,7 @@ impl Watch {
     }
 
     #[track_caller]
+    #[expect(clippy::should_implement_trait, reason = "it fails instead of ending")]
     pub fn next(&mut self) -> Event {
         match self.try_next() {
             Ok(event) => event,

@@ -189,7 +189,12 @@ impl Stopped {
         match connection.reply() {
             Ok(reply) if reply.status == 200 && reply.body == expected => Verdict::Right,
             Ok(reply) => {
-                assert_eq!(reply.says(), (500, "store_damaged".into()), "{key}: {:.200}", reply.text());
+                assert_eq!(
+                    reply.says(),
+                    (500, "store_damaged".into()),
+                    "{key}: {:.200}",
+                    reply.text()
+                );
                 Verdict::Damaged
             }
             // A large document that is damaged at its end breaks off before it is whole.

@@ -196,7 +196,7 @@ fn a_body_that_is_not_json_is_refused() {
         format!("{} 2", long("1")),
     ] {
         let reply = scene.send(&scene.update().body(body.clone()));
-        assert_eq!(reply.says(), (400, "invalid_body".into()), "{:.60}", body);
+        assert_eq!(reply.says(), (400, "invalid_body".into()), "{body:.60}");
     }
     let invalid_utf8 = [&b"\""[..], &[0xff, 0xfe], &b"\""[..]].concat();
     scene.send(&scene.update().body(invalid_utf8)).refused(400, "invalid_body");

@@ -2,7 +2,7 @@
 //! as the server can tell; and a fresh start, said aloud, when it cannot.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use lockd_tests::process::{forget_peak, peak, resident};
 use lockd_tests::watch::{Event, Watch};
@@ -119,7 +119,8 @@ fn a_watch_resumes_after_the_last_event_without_gap_or_repetition() {
         let again = take(&mut watch, all.len() - seen);
         assert_eq!(again, all[seen..], "the same events again, and none before them");
     }
-    let mut from_start = Watch::open(&server.place, &[("prefix", "")], Some(&start)).expect("watch");
+    let mut from_start =
+        Watch::open(&server.place, &[("prefix", "")], Some(&start)).expect("watch");
     assert_eq!(take(&mut from_start, all.len()), all);
     for id in ["nonsense", "x-1", "18446744073709551615"] {
         let mut watch = Watch::open(&server.place, &[("prefix", "")], Some(id)).expect("a watch");
@@ -194,7 +195,9 @@ fn a_reader_that_falls_behind_begins_again_and_costs_no_memory() {
                 let mut client = server.client();
                 let ask = Ask::new(&format!("k{number}"), "writer").ttl_ms(600_000);
                 let held = client.acquire(&ask);
-                while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+                while left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                    .is_ok()
                 {
                     client.call(&held.commit("1")).ok();
                 }

@@ -57,7 +57,8 @@ fn the_lease_is_renewed_while_the_command_runs() {
 #[test]
 fn a_revoked_lease_stops_the_command_and_all_it_started() {
     let server = Server::start();
-    let script = "trap 'echo told; exit 0' TERM; echo up; sleep 1000 & wait";
+    // The child in the background does not listen, so telling it is not enough.
+    let script = "(trap '' TERM; sleep 1000) & trap 'echo told; exit 0' TERM; echo up; wait";
     let mut run = Running::start(
         server.client(["run", "jobs/7", "--ttl", "300ms", "--", "sh", "-c", script]),
     );
@@ -95,15 +96,16 @@ fn a_server_that_is_gone_stops_the_command_in_time() {
         "--",
         "sh",
         "-c",
-        "echo up; exec sleep 1000",
+        "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.02; done",
     ]));
     assert_eq!(run.line(), "up");
     server.stop();
     let (ended, ends) = std::sync::mpsc::channel();
     std::thread::spawn(move || ended.send(run.end()));
     // The lease lives for a second; more than that is allowed only for slow machines.
-    let (code, _, said) = ends.recv_timeout(std::time::Duration::from_secs(3)).unwrap();
-    assert_eq!(code, 76, "{said}");
+    let (code, out, said) = ends.recv_timeout(std::time::Duration::from_secs(3)).unwrap();
+    assert_eq!((code, out.as_str()), (76, "told\n"), "{said}");
+    assert!(said.contains("could not be renewed"), "told before the end: {said}");
 }
 
 #[test]

@@ -112,9 +112,10 @@ impl Client {
     pub fn read_many<I>(&self, keys: I) -> ReadMany
     where
         I: IntoIterator,
-        I::Item: Into<String>,
+        I::Item: AsRef<str>,
     {
-        ReadMany::new(self.clone(), keys.into_iter().map(Into::into).collect())
+        let keys = keys.into_iter().map(|key| key.as_ref().to_owned()).collect();
+        ReadMany::new(self.clone(), keys)
     }
 
     /// What is known about a key, without its state.

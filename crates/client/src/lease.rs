@@ -175,9 +175,9 @@ impl Lease {
     pub fn mutate<I>(&self, expressions: I) -> Mutate
     where
         I: IntoIterator,
-        I::Item: Into<String>,
+        I::Item: AsRef<str>,
     {
-        let expressions = expressions.into_iter().map(Into::into).collect();
+        let expressions = expressions.into_iter().map(|text| text.as_ref().to_owned()).collect();
         Mutate::new(Arc::clone(&self.authority), expressions)
     }
 

@@ -224,6 +224,8 @@ impl DocumentStream {
 pub struct Entry {
     pub namespace: String,
     pub key: String,
+    /// Zero for a key that never had a committed state.
+    pub version: u64,
     /// `None` when the key has no committed state.
     pub document: Option<Document>,
 }
@@ -264,6 +266,7 @@ impl ReadMany {
         let entries = reply.entries.into_iter().map(|entry| Entry {
             namespace: entry.namespace,
             key: entry.key,
+            version: entry.version,
             document: entry.state.map(|state| Document {
                 version: entry.version,
                 etag: entry.state_etag,

@@ -127,10 +127,10 @@ impl Watch {
                 None => self.connect().await?,
                 Some(connection) => match chunk(&mut connection.body, Some(self.silence)).await {
                     Ok(Some(bytes)) => connection.parser.push(&bytes),
-                    Ok(None) => self.disconnect(),
+                    Ok(None) => self.connection = None,
                     Err(failure) => {
                         tracing::debug!(%failure, "watch interrupted");
-                        self.disconnect();
+                        self.connection = None;
                     }
                 },
             }
@@ -167,14 +167,6 @@ impl Watch {
         Ok(())
     }
 
-    fn disconnect(&mut self) {
-        self.connection = None;
-        if self.in_snapshot {
-            self.in_snapshot = false;
-            self.last_id = None;
-        }
-    }
-
     /// An event that has arrived as a whole.
     fn received(&mut self) -> Result<Option<Event>, Failed> {
         loop {
@@ -183,7 +175,7 @@ impl Watch {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok(None),
                 Err(sse::TooLong) => {
-                    self.disconnect();
+                    self.connection = None;
                     return Err(Failure::garbled("an event is longer than it may be"));
                 }
             };
@@ -191,7 +183,7 @@ impl Watch {
                 Ok(None) => {}
                 Ok(Some(change)) => return Ok(Some(self.take(message.id, change))),
                 Err(failure) => {
-                    self.disconnect();
+                    self.connection = None;
                     return Err(failure);
                 }
             }

@@ -34,9 +34,10 @@ pub(crate) async fn reap(app: Arc<App>) {
             }
         };
         tokio::select! {
+            biased;
+            () = app.tasks.stopping() => return,
             () = deadline => {}
             () = live.sooner() => {}
-            () = app.tasks.stopping() => return,
         }
     }
 }
@@ -48,7 +49,7 @@ async fn end_all(app: &Arc<App>, due: Vec<KeyName>) {
             if let Err(error) = end(app, &key).await {
                 tracing::debug!(%key, %error, "an expired lease could not be cleared yet");
                 let again = app.clock().now().tick.plus(REAP_AGAIN);
-                app.records.live.try_again(key, again);
+                app.records.live.try_again(&key, again);
             }
         })
         .collect();
@@ -59,7 +60,7 @@ async fn end(app: &Arc<App>, key: &KeyName) -> Result<(), CommitError<()>> {
     if !app.lapse(key).await? {
         // Renewed just then, or ended by a write of unknown outcome: the table did not know.
         app.records.adopt(key).await?;
-        app.records.live.dealt_with(key.clone());
+        app.records.live.dealt_with(key);
     }
     Ok(())
 }
@@ -105,7 +106,8 @@ pub(crate) async fn collect(app: Arc<App>, every: Duration) {
 /// `false` when the server stops instead.
 async fn pause(app: &App, span: Duration) -> bool {
     tokio::select! {
-        () = tokio::time::sleep(span) => true,
+        biased;
         () = app.tasks.stopping() => false,
+        () = tokio::time::sleep(span) => true,
     }
 }

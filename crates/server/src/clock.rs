@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use lockd_core::time::{BootId, Now, Span, Tick, Timeline, UnixMillis};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// Gives the present and waits for moments to come.
 pub trait Clock: Send + Sync + 'static {
@@ -86,26 +86,26 @@ pub struct ManualClock {
 #[derive(Debug)]
 struct Shared {
     now: Mutex<(Now, Timeline)>,
-    ticks: watch::Sender<Tick>,
+    /// Wakes in the order in which they came, so that simulations repeat themselves.
+    moved: Notify,
 }
 
 impl ManualClock {
     #[must_use]
     pub fn at(now: Now) -> Self {
         let timeline = Timeline { boot: BootId(1), start: now };
-        let (ticks, _) = watch::channel(now.tick);
-        Self { shared: Arc::new(Shared { now: Mutex::new((now, timeline)), ticks }) }
+        let shared = Shared { now: Mutex::new((now, timeline)), moved: Notify::new() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Both clocks go on.
     pub fn advance(&self, span: Span) {
-        let tick = {
+        {
             let mut now = self.shared.now.lock();
             now.0.tick = now.0.tick.plus(span);
             now.0.wall = now.0.wall.plus(span);
-            now.0.tick
-        };
-        self.shared.ticks.send_replace(tick);
+        }
+        self.shared.moved.notify_waiters();
     }
 
     /// Somebody sets the wall clock.
@@ -115,15 +115,14 @@ impl ManualClock {
 
     /// The process starts anew; with another boot id the machine did too, and ticks begin again.
     pub fn restart(&self, boot: BootId) {
-        let tick = {
+        {
             let mut now = self.shared.now.lock();
             if boot != now.1.boot {
                 now.0.tick = Tick(1);
             }
             now.1 = Timeline { boot, start: now.0 };
-            now.0.tick
-        };
-        self.shared.ticks.send_replace(tick);
+        }
+        self.shared.moved.notify_waiters();
     }
 }
 
@@ -137,10 +136,16 @@ impl Clock for ManualClock {
     }
 
     fn sleep_until(&self, tick: Tick) -> BoxFuture<'static, ()> {
-        let mut ticks = self.shared.ticks.subscribe();
+        let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            // The sender lives as long as the clock; when it is gone nobody waits any more.
-            let _gone = ticks.wait_for(|now| *now >= tick).await.is_err();
+            loop {
+                // Made before looking: a move in between is not missed.
+                let moved = shared.moved.notified();
+                if shared.now.lock().0.tick >= tick {
+                    return;
+                }
+                moved.await;
+            }
         })
     }
 }

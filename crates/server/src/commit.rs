@@ -233,14 +233,17 @@ impl Records {
     /// After a write whose outcome is unknown: looks what became of it as soon as the store works
     /// again, so that timers, waiters and watchers go on from what is there.
     fn find_out(self: &Arc<Self>, key: KeyName) {
+        // Before anything later is told: what may have happened was not.
+        self.events.forget();
         let records = Arc::clone(self);
         self.tasks.spawn("find out", async move {
             let stopping = records.tasks.stopping();
             tokio::pin!(stopping);
             while records.adopt(&key).await.is_err() {
                 tokio::select! {
-                    () = tokio::time::sleep(FIND_OUT_EVERY) => {}
+                    biased;
                     () = &mut stopping => return,
+                    () = tokio::time::sleep(FIND_OUT_EVERY) => {}
                 }
             }
             records.events.forget();

@@ -16,17 +16,33 @@ pub struct Held {
 pub enum Ask {
     Acquire(Acquire),
     /// Without a key, the lease id alone says which.
-    Keepalive { key: Option<String>, held: Held, ttl_ms: Option<u64> },
+    Keepalive {
+        key: Option<String>,
+        held: Held,
+        ttl_ms: Option<u64>,
+    },
     Write(Write),
     Release(Release),
     /// The committed document.
-    Get { key: String },
+    Get {
+        key: String,
+    },
     /// What the holder sees; without a key, by its lease id alone.
-    View { key: Option<String>, held: Held },
-    Describe { key: String },
+    View {
+        key: Option<String>,
+        held: Held,
+    },
+    Describe {
+        key: String,
+    },
     /// Several keys as of one moment.
-    Read { keys: Vec<String> },
-    Revoke { key: String, reason: String },
+    Read {
+        keys: Vec<String>,
+    },
+    Revoke {
+        key: String,
+        reason: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

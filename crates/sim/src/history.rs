@@ -64,12 +64,24 @@ impl Op {
 /// What befell the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happening {
-    Started { process: u64 },
-    Crashed { process: u64 },
+    Started {
+        process: u64,
+    },
+    /// Told to stop: it grants nothing new and sends away who waits.
+    Draining {
+        process: u64,
+    },
+    Crashed {
+        process: u64,
+    },
     Rebooted,
-    WallStepped { by_ms: i64 },
+    WallStepped {
+        by_ms: i64,
+    },
     /// At this moment nothing is under way in the server; these asks stand in line.
-    InLine { ops: Vec<usize> },
+    InLine {
+        ops: Vec<usize>,
+    },
     /// Nothing fails from here on.
     Healed,
     /// Everything that would happen by itself has happened.
@@ -198,7 +210,9 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = |key: &Option<String>| key.clone().unwrap_or_else(|| "?".into());
         match self.0 {
-            Ask::Acquire(ask) => write!(f, "acquire {} ttl={:?} {:?}", ask.key, ask.ttl_ms, ask.block)?,
+            Ask::Acquire(ask) => {
+                write!(f, "acquire {} ttl={:?} {:?}", ask.key, ask.ttl_ms, ask.block)?;
+            }
             Ask::Keepalive { key: name, held, ttl_ms } => {
                 write!(f, "keepalive {} token={} ttl={ttl_ms:?}", key(name), held.token)?;
             }

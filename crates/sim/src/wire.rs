@@ -161,8 +161,7 @@ fn draft(ask: &Ask) -> Draft {
             Draft::post(path::READ).json(&body)
         }
         Ask::Revoke { key, reason } => {
-            let body =
-                RevokeRequest { key: key.clone(), reason: reason.clone(), namespace: None };
+            let body = RevokeRequest { key: key.clone(), reason: reason.clone(), namespace: None };
             Draft::post(path::LEASES_REVOKE).json(&body)
         }
     }

@@ -11,5 +11,5 @@ mod sse;
 
 pub use gate::{Fault, Gate, GatedStore};
 pub use plan::Plan;
-pub use process::{Edges, Door};
+pub use process::{Door, Edges};
 pub use scheduler::{World, play};

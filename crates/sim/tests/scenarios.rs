@@ -1,5 +1,16 @@
 //! Every scenario, in every ring.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test fails loudly"
+)]
+
 use std::path::{Path, PathBuf};
 
 use lockd_sim::case::{Case, Ring, parse, run};

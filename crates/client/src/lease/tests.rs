@@ -387,6 +387,26 @@ async fn finishing_that_fails_lets_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_upload_that_moves_may_take_long_and_one_that_stands_still_may_not() {
+    let fake = Fake::default();
+    let client = client(&fake);
+    fake.always(KEEPALIVE, || renewed(TTL)).then(UPDATE, updated(4));
+    let lease = held(&fake, &client).await;
+    let (mut pieces, reader) = tokio::io::duplex(64);
+    let sending = fake::spawn(lease.update_stream(Source::once(reader)).into_future());
+    for piece in ["[1", ",2", ",3", ",4", "]"] {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        tokio::io::AsyncWriteExt::write_all(&mut pieces, piece.as_bytes()).await.unwrap();
+    }
+    drop(pieces);
+    assert_eq!(sending.await.unwrap().unwrap().version, 4);
+
+    let (_stuck, reader) = tokio::io::duplex(64);
+    let error = lease.update_stream(Source::once(reader)).await.unwrap_err();
+    assert!(error.to_string().contains("within 15s"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_is_not_repeated_once_the_lease_is_lost() {
     let fake = Fake::default();
     let client = client(&fake);

@@ -32,6 +32,9 @@ use tokio::sync::{mpsc, oneshot};
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 type Chunks = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, io::Error>> + Send>>;
 
+/// How long a test waits to be asked; with stopped time that is no time at all.
+const ASKED_MAX: Duration = Duration::from_secs(30);
+
 /// What the server was asked.
 #[derive(Debug)]
 pub struct Seen {
@@ -164,7 +167,8 @@ impl Fake {
     /// Waits for the next request to a path. Bodies have been read by then.
     pub async fn asked(&self, path: &str) -> Seen {
         let mut receiver = self.take_receiver(path);
-        let seen = receiver.recv().await.unwrap();
+        let seen = tokio::time::timeout(ASKED_MAX, receiver.recv()).await;
+        let seen = seen.unwrap_or_else(|_| panic!("nobody asked for {path}")).unwrap();
         self.script.lock().unwrap().seen.insert(path.to_owned(), receiver);
         seen
     }

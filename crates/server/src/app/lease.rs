@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lockd_core::answer::Stamp;
+use lockd_core::answer::{Stamp, StampReused};
 use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
@@ -11,7 +11,7 @@ use lockd_core::lease::{self, Acquire, AcquireRefused, Proof, ProofRefused, Rele
 use lockd_core::record::{Decided, Etag, KeyRecord, Lease, Version};
 use lockd_core::time::{Deadline, Now, Span, Tick};
 
-use super::wait::{Turn, Waiting};
+use super::wait::{JoinRefused, Turn, Waiting};
 use super::{App, Refused};
 use crate::commit::CommitError;
 
@@ -114,8 +114,10 @@ impl App {
             Block::AtMost(span) => Some(self.clock().now().tick.plus(span)),
         };
         let lines = &self.records.lines;
-        let waiting = lines.join(&ask.key, ask.stamp.map(|stamp| stamp.id));
-        let waiting = waiting.map_err(|_| Refused::WaitersFull)?;
+        let waiting = lines.join(&ask.key, ask.stamp).map_err(|refused| match refused {
+            JoinRefused::Full => Refused::WaitersFull,
+            JoinRefused::Reused => Refused::Reused(StampReused),
+        })?;
         Box::pin(self.wait(ask, waiting, held, until)).await
     }
 

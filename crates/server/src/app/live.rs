@@ -2,8 +2,7 @@
 //! list, and to find a key by its lease id alone. A mirror of durable records, changed only after
 //! a commit and rebuilt from the store's index at start.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 
 use lockd_core::ids::{LeaseId, TxnId};
@@ -20,6 +19,8 @@ const ENDED_MAX: usize = 16 * 1024;
 pub(crate) struct Live {
     pub(crate) lease: Lease,
     pub(crate) token: u64,
+    /// When it is looked at next; `None` while somebody does.
+    timer: Option<Tick>,
 }
 
 #[derive(Debug, Default)]
@@ -37,8 +38,8 @@ struct Inner {
     /// Transactions that are asking for a key, and how many requests do so.
     claims: HashMap<TxnId, (KeyName, usize)>,
     ended: VecDeque<LeaseId>,
-    /// May hold deadlines that were moved since; each is looked up when it comes.
-    deadlines: BinaryHeap<Reverse<(Tick, KeyName)>>,
+    /// One timer for each lease. It may be earlier than the deadline, which is looked up then.
+    deadlines: BTreeSet<(Tick, KeyName)>,
 }
 
 impl LiveTable {
@@ -103,15 +104,16 @@ impl LiveTable {
         let mut inner = self.inner.lock();
         let mut due = Vec::new();
         while due.len() < limit {
-            match inner.deadlines.peek() {
-                Some(Reverse((tick, _))) if *tick <= now.tick => {}
+            match inner.deadlines.first() {
+                Some((tick, _)) if *tick <= now.tick => {}
                 Some(_) | None => break,
             }
-            let Some(Reverse((_, key))) = inner.deadlines.pop() else { break };
-            let Some(live) = inner.by_key.get(&key) else { continue };
+            let Some((_, key)) = inner.deadlines.pop_first() else { break };
+            let Some(live) = inner.by_key.get_mut(&key) else { continue };
+            live.timer = None;
             if live.lease.is_live(now) {
                 let tick = live.lease.expires.tick;
-                inner.deadlines.push(Reverse((tick, key)));
+                inner.schedule(&key, tick);
             } else {
                 due.push(key);
             }
@@ -120,22 +122,22 @@ impl LiveTable {
     }
 
     /// Puts a key back on the timer, to be tried again at `tick`.
-    pub(crate) fn try_again(&self, key: KeyName, tick: Tick) {
-        self.inner.lock().deadlines.push(Reverse((tick, key)));
+    pub(crate) fn try_again(&self, key: &KeyName, tick: Tick) {
+        self.inner.lock().schedule(key, tick);
         self.sooner.notify_one();
     }
 
     /// After a lease that came due was dealt with: if it is still held, it was renewed just then,
     /// and goes back on the timer.
-    pub(crate) fn dealt_with(&self, key: KeyName) {
-        let deadline = self.inner.lock().by_key.get(&key).map(|live| live.lease.expires.tick);
+    pub(crate) fn dealt_with(&self, key: &KeyName) {
+        let deadline = self.inner.lock().by_key.get(key).map(|live| live.lease.expires.tick);
         if let Some(deadline) = deadline {
             self.try_again(key, deadline);
         }
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
-        self.inner.lock().deadlines.peek().map(|Reverse((tick, _))| *tick)
+        self.inner.lock().deadlines.first().map(|(tick, _)| *tick)
     }
 
     /// Waits until there may be an earlier deadline than before.
@@ -165,27 +167,37 @@ impl Drop for Claim<'_> {
 impl Inner {
     /// `true` when this deadline is now the first.
     fn set(&mut self, key: &KeyName, lease: &Lease, token: u64) -> bool {
-        let known =
-            self.by_key.get(key).map(|live| (live.lease.id == lease.id, live.lease.expires));
-        let same = known.is_some_and(|(same, _)| same);
-        if !same {
-            self.end(key);
-            self.by_lease.insert(lease.id.clone(), key.clone());
-            self.by_txn.insert(lease.txn, key.clone());
-        }
         let deadline = lease.expires.tick;
-        self.by_key.insert(key.clone(), Live { lease: lease.clone(), token });
-        // A later deadline of the same lease is found when the earlier one comes.
-        if same && known.is_some_and(|(_, before)| before.tick <= deadline) {
-            return false;
+        if let Some(live) = self.by_key.get_mut(key).filter(|live| live.lease.id == lease.id) {
+            live.lease = lease.clone();
+            live.token = token;
+            // A later deadline of the same lease is found when the earlier timer comes.
+            let early = live.timer.is_some_and(|timer| timer <= deadline);
+            return !early && self.schedule(key, deadline);
         }
-        let first = self.deadlines.peek().is_none_or(|Reverse((tick, _))| deadline < *tick);
-        self.deadlines.push(Reverse((deadline, key.clone())));
+        self.end(key);
+        self.by_lease.insert(lease.id.clone(), key.clone());
+        self.by_txn.insert(lease.txn, key.clone());
+        self.by_key.insert(key.clone(), Live { lease: lease.clone(), token, timer: None });
+        self.schedule(key, deadline)
+    }
+
+    /// Sets the timer of a lease; `true` when it is now the first of all.
+    fn schedule(&mut self, key: &KeyName, tick: Tick) -> bool {
+        let Some(live) = self.by_key.get_mut(key) else { return false };
+        if let Some(before) = live.timer.replace(tick) {
+            self.deadlines.remove(&(before, key.clone()));
+        }
+        let first = self.deadlines.first().is_none_or(|(first, _)| tick < *first);
+        self.deadlines.insert((tick, key.clone()));
         first
     }
 
     fn end(&mut self, key: &KeyName) {
         let Some(live) = self.by_key.remove(key) else { return };
+        if let Some(timer) = live.timer {
+            self.deadlines.remove(&(timer, key.clone()));
+        }
         self.by_txn.remove(&live.lease.txn);
         self.ended.push_back(live.lease.id);
         if self.ended.len() > ENDED_MAX
@@ -254,11 +266,26 @@ mod tests {
         table.follow(&key("a"), &held("1", 10));
         assert_eq!(table.take_due(at(10), 9), [key("a")]);
         table.follow(&key("a"), &held("1", 30));
-        table.dealt_with(key("a"));
+        table.dealt_with(&key("a"));
         assert_eq!(table.next_deadline(), Some(Tick(30)));
         table.follow(&key("a"), &KeyRecord::default());
-        table.dealt_with(key("a"));
+        table.dealt_with(&key("a"));
         assert_eq!(table.take_due(at(99), 9), []);
+    }
+
+    #[test]
+    fn a_key_that_changes_hands_often_has_one_timer() {
+        let table = LiveTable::default();
+        for turn in 0..100 {
+            table.follow(&key("a"), &held(&turn.to_string(), 1_000 + turn));
+            table.follow(&key("a"), &KeyRecord::default());
+        }
+        assert_eq!(table.next_deadline(), None);
+        table.follow(&key("a"), &held("last", 500));
+        for turn in 0..100 {
+            table.follow(&key("a"), &held("last", 500 + turn));
+        }
+        assert_eq!(table.inner.lock().deadlines.len(), 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use lockd_core::answer::Stamp;
 use lockd_core::key::KeyName;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -36,7 +37,7 @@ struct Line {
 
 #[derive(Debug, Default)]
 struct Place {
-    stamp: Option<u128>,
+    stamp: Option<Stamp>,
     turn: Notify,
     left: AtomicBool,
     /// Counts the requests that have stood here; the latest one owns the place.
@@ -52,9 +53,14 @@ pub(crate) struct Waiting {
     occupant: u64,
 }
 
-/// Every place is taken.
+/// Why there is no place in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) enum JoinRefused {
+    /// Every place is taken.
+    Full,
+    /// Another request stands in line under the same idempotency key.
+    Reused,
+}
 
 /// Why a wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +93,14 @@ impl Lines {
     pub(crate) fn join(
         self: &Arc<Self>,
         key: &KeyName,
-        stamp: Option<u128>,
-    ) -> Result<Waiting, Full> {
+        stamp: Option<Stamp>,
+    ) -> Result<Waiting, JoinRefused> {
         let mut lines = self.lines.lock();
         let line = lines.entry(key.clone()).or_default();
-        if let Some(place) = stamp.and_then(|stamp| line.stamped.get(&stamp)).cloned() {
+        if let Some(place) = stamp.and_then(|stamp| line.stamped.get(&stamp.id)).cloned() {
+            if place.stamp != stamp {
+                return Err(JoinRefused::Reused);
+            }
             let occupant = place.occupant.fetch_add(1, Ordering::AcqRel) + 1;
             if line.places.front().is_some_and(|first| Arc::ptr_eq(first, &place)) {
                 // The former one may have been about to ask.
@@ -104,12 +113,12 @@ impl Lines {
             if line.places.is_empty() {
                 lines.remove(key);
             }
-            return Err(Full);
+            return Err(JoinRefused::Full);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
         let place = Arc::new(Place { stamp, ..Place::default() });
         if let Some(stamp) = stamp {
-            line.stamped.insert(stamp, Arc::clone(&place));
+            line.stamped.insert(stamp.id, Arc::clone(&place));
         }
         line.places.push_back(Arc::clone(&place));
         if line.places.len() == 1 {
@@ -150,7 +159,7 @@ impl Lines {
         let Some(line) = lines.get_mut(key) else { return };
         line.left += 1;
         if let Some(stamp) = place.stamp {
-            line.stamped.remove(&stamp);
+            line.stamped.remove(&stamp.id);
         }
         let was_first = line.places.front().is_some_and(|first| Arc::ptr_eq(first, place));
         line.drop_left();
@@ -222,7 +231,7 @@ mod tests {
     use futures_util::FutureExt;
     use lockd_core::key::KeyName;
 
-    use super::{Full, Lines, Turn, Waiting};
+    use super::{JoinRefused, Lines, Stamp, Turn, Waiting};
 
     fn key() -> KeyName {
         KeyName::parse("default", "k").unwrap()
@@ -272,22 +281,26 @@ mod tests {
     #[test]
     fn the_same_request_again_takes_over_the_place() {
         let lines = Lines::new(10);
-        let first = lines.join(&key(), Some(7)).unwrap();
+        let stamp = Some(Stamp { id: 7, request: 1 });
+        let first = lines.join(&key(), stamp).unwrap();
         let second = join(&lines);
         assert!(asks(&first));
-        let again = lines.join(&key(), Some(7)).unwrap();
+        let again = lines.join(&key(), stamp).unwrap();
         assert_eq!(first.turn().now_or_never(), Some(Turn::TakenOver));
         drop(first);
         assert_eq!(lines.len(&key()), 2);
         assert!(asks(&again));
         assert!(!asks(&second));
+        let other = lines.join(&key(), Some(Stamp { id: 7, request: 2 }));
+        assert_eq!(other.unwrap_err(), JoinRefused::Reused);
+        assert_eq!(again.turn().now_or_never(), None, "the place is still its own");
     }
 
     #[test]
     fn lines_are_bounded_and_vanish_when_empty() {
         let lines = Lines::new(1);
         let only = join(&lines);
-        assert_eq!(lines.join(&key(), None).unwrap_err(), Full);
+        assert_eq!(lines.join(&key(), None).unwrap_err(), JoinRefused::Full);
         drop(only);
         assert!(!lines.has(&key()));
         assert_eq!(lines.total(), 0);

@@ -151,6 +151,7 @@ impl Watch {
     /// Waits for something new.
     async fn wait(&mut self) -> Option<Told> {
         tokio::select! {
+            biased;
             _changed = self.latest.changed() => None,
             () = self.app.drained() => None,
             () = tokio::time::sleep(self.quiet_after) => Some(Told::Quiet),

@@ -199,7 +199,8 @@ impl Words {
 
     /// All words that have no name.
     fn rest(&mut self) -> Vec<String> {
-        let (named, plain) = std::mem::take(&mut self.0).into_iter().partition(|word| is_named(word));
+        let (named, plain) =
+            std::mem::take(&mut self.0).into_iter().partition(|word| is_named(word));
         self.0 = named;
         plain
     }
@@ -235,8 +236,7 @@ fn word_end(text: &str) -> Result<usize, String> {
     let json = text.find(['{', '[', '"']).filter(|start| *start < blank);
     let Some(start) = json else { return Ok(blank) };
     let value = text.get(start..).unwrap_or_default();
-    let mut values =
-        serde_json::Deserializer::from_str(value).into_iter::<serde::de::IgnoredAny>();
+    let mut values = serde_json::Deserializer::from_str(value).into_iter::<serde::de::IgnoredAny>();
     match values.next() {
         Some(Ok(_)) => Ok(start + values.byte_offset()),
         Some(Err(error)) => Err(format!("not JSON: {error}")),
@@ -285,7 +285,8 @@ mod tests {
 
     #[test]
     fn a_line_has_a_time_an_actor_a_command_and_an_answer() {
-        let case = parse("t", "# why\n\nat 1500ms a get k -> {\"a b\": 1} version=2 # so\n").unwrap();
+        let case =
+            parse("t", "# why\n\nat 1500ms a get k -> {\"a b\": 1} version=2 # so\n").unwrap();
         let step = &case.steps[0];
         assert_eq!((step.line, step.at_ms), (3, 1_500));
         let Event::Command { actor, command: Command::Get { key }, expected } = &step.event else {
@@ -297,14 +298,18 @@ mod tests {
 
     #[test]
     fn conditions_are_found_wherever_they_stand() {
-        let event = first("at 0s a finish k fence=default/x:3 {\"n\": 1} if_version=7 idem=i -> ok");
+        let event =
+            first("at 0s a finish k fence=default/x:3 {\"n\": 1} if_version=7 idem=i -> ok");
         let Event::Command { command: Command::Write { what, then, conditions, .. }, .. } = event
         else {
             panic!()
         };
         assert_eq!(what, What::Document("{\"n\": 1}".into()));
         assert_eq!((then, conditions.if_version), (Then::Release, Some(7)));
-        assert_eq!((conditions.fences[0].name.as_str(), conditions.fences[0].token), ("default/x", 3));
+        assert_eq!(
+            (conditions.fences[0].name.as_str(), conditions.fences[0].token),
+            ("default/x", 3)
+        );
     }
 
     #[test]

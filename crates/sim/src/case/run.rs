@@ -86,8 +86,7 @@ impl Leases {
     /// What is shown for a lease. Who was never granted one shows something all the same.
     fn held(&self, actor: &str, key: &str, under: &Under) -> Held {
         let name = under.label.clone().unwrap_or_else(|| Self::latest(actor, key));
-        let stranger =
-            Held { lease_id: "stranger".into(), txn_id: txn_of("stranger"), token: 1 };
+        let stranger = Held { lease_id: "stranger".into(), txn_id: txn_of("stranger"), token: 1 };
         let mut held = self.0.get(&name).cloned().unwrap_or(stranger);
         if let Some(token) = under.token {
             held.token = token;

@@ -20,13 +20,19 @@ pub struct Step {
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    Command { actor: String, command: Command, expected: Vec<String> },
+    Command {
+        actor: String,
+        command: Command,
+        expected: Vec<String>,
+    },
     /// The server process starts anew on the same machine.
     Restart,
     /// The machine starts anew.
     Reboot,
     /// Somebody sets the wall clock ahead or back.
-    Wall { by_ms: i64 },
+    Wall {
+        by_ms: i64,
+    },
 }
 
 /// Which lease an actor acts under, and what it says about it.

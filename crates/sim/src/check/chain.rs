@@ -42,7 +42,9 @@ struct Walk<'a> {
 }
 
 impl<'a> Chain<'a> {
-    pub(super) fn of(lease: &Lease<'a>) -> Self {
+    /// `revives`: the clock was set back before a reboot, so a lease that was told to be over and
+    /// had not been cleared away may have come back.
+    pub(super) fn of(lease: &Lease<'a>, revives: bool) -> Self {
         let chain = Self { low: lease.version, high: lease.version, ..Self::default() };
         let mut walk = Walk { chain, staged: Staged::No, open: Vec::new(), unsure: false };
         for (place, op) in lease.ops.iter().copied().enumerate() {
@@ -58,7 +60,7 @@ impl<'a> Chain<'a> {
                 | Ask::Read { .. }
                 | Ask::Revoke { .. } => {}
             }
-            if op.is_lost() {
+            if op.is_lost() && !revives {
                 walk.staged = Staged::No;
             }
         }
@@ -122,8 +124,11 @@ impl<'a> Walk<'a> {
                 self.chain.low = self.chain.low.max(base);
                 self.chain.high = base + self.slack();
                 // An earlier sending of the same may come after a later write.
-                self.staged =
-                    if self.is_sure() && !again { Staged::Yes { version, text } } else { Staged::Maybe };
+                self.staged = if self.is_sure() && !again {
+                    Staged::Yes { version, text }
+                } else {
+                    Staged::Maybe
+                };
             }
             Then::Commit | Then::Release => {
                 self.chain.low = version;

@@ -51,9 +51,13 @@ impl<'a> Facts<'a> {
         let mut facts = Self { history, leases: BTreeMap::new(), texts: HashMap::new() };
         facts.find_leases();
         facts.find_texts();
-        for lease in facts.leases.values_mut().flatten() {
-            lease.chain = Chain::of(lease);
+        let boots: Vec<Moment> = facts.when(|what| *what == Happening::Rebooted).collect();
+        let mut leases = std::mem::take(&mut facts.leases);
+        for lease in leases.values_mut().flatten() {
+            let back = |boot: &Moment| facts.is_stepped(lease.asked, *boot, |by_ms| by_ms < 0);
+            lease.chain = Chain::of(lease, boots.iter().any(back));
         }
+        facts.leases = leases;
         facts
     }
 
@@ -115,6 +119,18 @@ impl<'a> Facts<'a> {
     pub(super) fn when(&self, what: impl Fn(&Happening) -> bool) -> impl Iterator<Item = Moment> {
         let happenings = self.history.happenings.iter();
         happenings.filter(move |(_, happening)| what(happening)).map(|(moment, _)| *moment)
+    }
+
+    /// Whether the wall clock was set in such a way between two moments.
+    pub(super) fn is_stepped(
+        &self,
+        from: Moment,
+        until: Moment,
+        way: impl Fn(i64) -> bool,
+    ) -> bool {
+        let such =
+            |what: &Happening| matches!(what, Happening::WallStepped { by_ms } if way(*by_ms));
+        self.when(such).any(|step| from < step && step < until)
     }
 
     /// Whether a lease was certainly over for its holder's writes before that moment, because

@@ -35,7 +35,7 @@ pub(super) fn fence_conditions_hold(facts: &Facts<'_>) -> Vec<String> {
             }
             if commits || matches!(op.ask, Ask::Release(_)) {
                 staged.clear();
-            } else {
+            } else if !matches!(op.answer(), Some(Answer::Removed { version: None })) {
                 staged.extend(fences);
             }
         }

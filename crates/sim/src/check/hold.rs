@@ -87,19 +87,15 @@ fn excuse(facts: &Facts<'_>, lease: &Lease<'_>, hold: &mut Hold) {
             Some(Answer::Revoked { owner: None, .. }) => false,
             Some(_) | None => true,
         };
-        // One without an answer may come about as long as its process lives.
+        // One without an answer may have come about as long as its process lived.
         let dead = |happening: &Happening| *happening == Happening::Crashed { process: op.process };
-        let gone = facts.when(dead).next().is_some_and(|dead| dead < hold.from);
+        let gone = facts.when(dead).next().is_some_and(|dead| dead < lease.asked);
         if meant && !(op.is_open() && gone) {
             hold.until = hold.until.min(op.sent.max(hold.from));
         }
     }
     for boot in facts.when(|happening| *happening == Happening::Rebooted) {
-        let ahead = |happening: &Happening| {
-            matches!(happening, Happening::WallStepped { by_ms } if *by_ms > 0)
-        };
-        let mut steps = facts.when(ahead);
-        if steps.any(|step| lease.asked < step && step < boot) {
+        if facts.is_stepped(lease.asked, boot, |by_ms| by_ms > 0) {
             hold.until = hold.until.min(boot.max(hold.from));
         }
     }
@@ -167,9 +163,9 @@ fn upper_end(facts: &Facts<'_>, lease: &Lease<'_>, before: &[&Op]) -> Option<Mom
         }
     }
     let mut end = after(from, ttl_ms);
-    // After a reboot at most the whole time to live is left, counted from the start.
+    // With the clock set back, a reboot leaves at most the whole time to live from its start on.
     for boot in facts.when(|happening| *happening == Happening::Rebooted) {
-        if lease.asked < boot && boot < end {
+        if facts.is_stepped(lease.asked, boot, |by_ms| by_ms < 0) {
             end = end.max(after(boot, longest + RESTART_MS_MAX));
         }
     }

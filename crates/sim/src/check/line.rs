@@ -20,8 +20,11 @@ pub(super) fn waiters_in_order(facts: &Facts<'_>) -> Vec<String> {
         for waiting in ops.iter().filter_map(|op| facts.history.ops.get(*op)) {
             for other in &facts.history.ops {
                 if overtakes(facts, other, waiting, *moment) {
-                    let (late, early) = (number(facts.history, other), number(facts.history, waiting));
-                    wrong.push(format!("{late} came after {early} stood in line and was served first"));
+                    let (late, early) =
+                        (number(facts.history, other), number(facts.history, waiting));
+                    wrong.push(format!(
+                        "{late} came after {early} stood in line and was served first"
+                    ));
                 }
             }
         }

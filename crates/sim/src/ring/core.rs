@@ -247,7 +247,11 @@ impl CoreRing {
                 Ok(Answer::Document(state.map(|state| shown(record.version, state))))
             }
             Ask::Describe { key } => self.describe(&key_name(key)?),
-            Ask::Read { keys } => keys.iter().map(|key| self.entry(key)).collect::<Result<_, _>>().map(Answer::Entries),
+            Ask::Read { keys } => keys
+                .iter()
+                .map(|key| self.entry(key))
+                .collect::<Result<_, _>>()
+                .map(Answer::Entries),
             Ask::Revoke { key, reason } => {
                 let key = key_name(key)?;
                 let record = self.load(&key)?;

@@ -69,8 +69,7 @@ impl SdkRing {
         let address = bound.first().ok_or("no address")?.to_string();
         let client = Client::builder().endpoint(&address).attempts(1).build();
         let client = client.map_err(|error| error.to_string())?;
-        self.process =
-            Some(Process { runtime, client, link: Link::new(address), _server: server });
+        self.process = Some(Process { runtime, client, link: Link::new(address), _server: server });
         Ok(())
     }
 }

@@ -61,8 +61,7 @@ impl ServerRing {
             store: Some(Arc::clone(&self.store)),
         };
         let opening = Server::with_parts(Settings::embedded_defaults(), parts);
-        let server =
-            runtime.block_on(opening).map_err(|error: StartError| error.to_string())?;
+        let server = runtime.block_on(opening).map_err(|error: StartError| error.to_string())?;
         let handler = server.handler();
         self.process = Some(Process { runtime, handler, _server: server });
         Ok(())

@@ -21,8 +21,8 @@ pub(crate) struct Client {
     number: usize,
     held: Vec<Mine>,
     over: Vec<Mine>,
-    /// Asked under a name and not answered: may be asked again.
-    unanswered: Option<Ask>,
+    /// Asked under a name: may be asked again, above all when there was no answer.
+    again: Option<(Ask, u64)>,
     /// Tokens of keys, as far as heard.
     tokens: Vec<(String, u64)>,
     names: u64,
@@ -56,8 +56,8 @@ impl Client {
 
     /// What it asks next.
     pub(crate) fn next(&mut self, plan: &Plan, dice: &mut Dice) -> Ask {
-        if let Some(again) = self.unanswered.take()
-            && dice.chance(700)
+        if let Some((again, often)) = self.again.take()
+            && dice.chance(often)
         {
             return again;
         }
@@ -155,14 +155,7 @@ impl Client {
         self.change(mine, What::Remove, then.unwrap_or_default(), plan, dice)
     }
 
-    fn change(
-        &mut self,
-        mine: Mine,
-        what: What,
-        then: Then,
-        plan: &Plan,
-        dice: &mut Dice,
-    ) -> Ask {
+    fn change(&mut self, mine: Mine, what: What, then: Then, plan: &Plan, dice: &mut Dice) -> Ask {
         let guess = if dice.chance(850) { mine.version } else { mine.version + 1 };
         Ask::Write(Write {
             fences: self.fences(&mine, dice),
@@ -194,10 +187,9 @@ impl Client {
             return Vec::new();
         }
         let others: Vec<_> = self.tokens.iter().filter(|(key, _)| *key != mine.key).collect();
-        let fence = dice.pick(&others).map(|(key, token)| Fence {
-            name: format!("{NAMESPACE}/{key}"),
-            token: *token,
-        });
+        let fence = dice
+            .pick(&others)
+            .map(|(key, token)| Fence { name: format!("{NAMESPACE}/{key}"), token: *token });
         fence.into_iter().collect()
     }
 
@@ -210,8 +202,9 @@ impl Client {
 
     /// Learns from an ask that is over, answered or not.
     pub(crate) fn learn(&mut self, op: &Op) {
-        if op.is_open() && op.ask.idem().is_some() {
-            self.unanswered = Some(op.ask.clone());
+        if op.ask.idem().is_some() {
+            let often = if op.is_open() { 700 } else { 80 };
+            self.again = Some((op.ask.clone(), often));
         }
         match (&op.ask, op.answer()) {
             (Ask::Acquire(ask), Some(Answer::Granted { held, version, .. })) => {

@@ -36,6 +36,8 @@ pub struct Plan {
     /// Documents that do not fit into a record.
     pub large: u64,
     pub watches: bool,
+    /// Processes that are told to stop.
+    pub drains: u64,
     /// Whether unused blobs are collected and the index swept while it goes on.
     pub tidies: bool,
 }
@@ -70,6 +72,7 @@ impl Plan {
             large: if dice.chance(100) { 150 } else { 0 },
             watches: dice.chance(350),
             tidies: dice.chance(200),
+            drains: trouble(&mut dice, 8),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! the runtime with everything in it; what the store has been told by then stays.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -67,8 +68,8 @@ pub(super) struct Process {
     door: Door,
     out: Arc<Mutex<Vec<Out>>>,
     asked: Vec<(usize, AbortHandle)>,
-    // Kept for its tasks.
-    _server: Server,
+    server: Arc<Server>,
+    stopped: Arc<AtomicBool>,
 }
 
 impl Process {
@@ -98,7 +99,8 @@ impl Process {
             door,
             out: Arc::default(),
             asked: Vec::new(),
-            _server: server,
+            server: Arc::new(server),
+            stopped: Arc::default(),
         })
     }
 
@@ -136,6 +138,19 @@ impl Process {
         });
     }
 
+    /// Tells it to stop. Holders have some time to finish.
+    pub(super) fn drain(&self, grace: Duration) {
+        let (server, stopped) = (Arc::clone(&self.server), Arc::clone(&self.stopped));
+        self.runtime.spawn(async move {
+            server.shutdown(grace).await;
+            stopped.store(true, Ordering::Release);
+        });
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
     /// Lets everything go on that can. Paused time moves only when nothing else does.
     pub(super) fn settle(&self, span: Duration) -> Vec<Out> {
         self.runtime.block_on(async { tokio::time::sleep(span).await });
@@ -169,11 +184,9 @@ fn door(handler: Handler) -> Door {
         Box::pin(async move {
             match asked(handler, &ask).await {
                 Ok(heard) => wire::answer(&ask, &heard),
-                Err(detail) => Answer::Refused(Refused {
-                    detail,
-                    unknown: true,
-                    ..Refused::code("broken")
-                }),
+                Err(detail) => {
+                    Answer::Refused(Refused { detail, unknown: true, ..Refused::code("broken") })
+                }
             }
         })
     })
@@ -181,7 +194,6 @@ fn door(handler: Handler) -> Door {
 
 async fn asked(handler: Handler, ask: &Ask) -> Result<Heard, String> {
     let request: Request<Bytes> = wire::request(ask, "").map_err(|error| error.to_string())?;
-    let (status, headers, body) =
-        crate::ring::call(handler, request.map(Body::from)).await?;
+    let (status, headers, body) = crate::ring::call(handler, request.map(Body::from)).await?;
     Ok(Heard { status, headers, body, now: None })
 }

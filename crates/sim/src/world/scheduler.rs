@@ -51,6 +51,8 @@ pub struct World<'a> {
     processes: u64,
     /// The store of this process may stop for good.
     fused: bool,
+    /// This process was told to stop.
+    draining: bool,
     clients: Vec<(Client, Option<usize>)>,
     asked: usize,
     watch: Option<usize>,
@@ -70,6 +72,7 @@ enum Step {
     Wall,
     Crash,
     Reboot,
+    Drain,
     GiveUp,
 }
 
@@ -87,6 +90,7 @@ impl<'a> World<'a> {
             process: None,
             processes: 0,
             fused: false,
+            draining: false,
             clients: (0..plan.clients).map(|number| (Client::new(number), None)).collect(),
             asked: 0,
             watch: None,
@@ -115,6 +119,7 @@ impl<'a> World<'a> {
         let (plan, edges) = (self.plan, self.edges);
         let process = Process::start(Birth { number, plan, store, clock, edges })?;
         self.process = Some(process);
+        self.draining = false;
         self.history.happened(self.now_us, Happening::Started { process: number });
         if self.plan.watches {
             self.watch();
@@ -174,7 +179,10 @@ impl<'a> World<'a> {
         }
         let waits = |op: &usize| {
             let ask = self.history.ops.get(*op).map(|op| &op.ask);
-            matches!(ask, Some(Ask::Acquire(Acquire { block: Block::Forever | Block::Seconds(_), .. })))
+            matches!(
+                ask,
+                Some(Ask::Acquire(Acquire { block: Block::Forever | Block::Seconds(_), .. }))
+            )
         };
         let pending = self.clients.iter().filter_map(|(_, pending)| *pending);
         let ops: Vec<usize> = pending.filter(waits).collect();
@@ -198,9 +206,13 @@ impl<'a> World<'a> {
                 Step::Wall => self.step_wall(),
                 Step::Crash => self.crash(false)?,
                 Step::Reboot => self.crash(true)?,
+                Step::Drain => self.drain(),
                 Step::GiveUp => self.give_up(),
             }
             self.settle(TICK);
+            if self.process.as_ref().is_some_and(Process::has_stopped) {
+                self.crash(false)?;
+            }
             if self.watch.is_none() && self.plan.watches && self.order.chance(50) {
                 self.watch();
             }
@@ -223,6 +235,7 @@ impl<'a> World<'a> {
             (plan.wall_steps, Step::Wall),
             (plan.crashes, Step::Crash),
             (plan.reboots, Step::Reboot),
+            (when(!self.draining, plan.drains), Step::Drain),
             (when(busy > 0, plan.gives_up), Step::GiveUp),
         ];
         self.order.weighted(&steps).unwrap_or(Step::Advance)
@@ -298,6 +311,13 @@ impl<'a> World<'a> {
         self.history.happened(self.now_us, Happening::WallStepped { by_ms });
     }
 
+    fn drain(&mut self) {
+        let Some(process) = &self.process else { return };
+        process.drain(Duration::from_millis(self.order.between(1, 60)));
+        self.draining = true;
+        self.history.happened(self.now_us, Happening::Draining { process: process.number });
+    }
+
     /// The process dies and another one starts.
     fn crash(&mut self, reboot: bool) -> Result<(), String> {
         self.kill();
@@ -345,7 +365,7 @@ impl<'a> World<'a> {
 
     /// From here on nothing fails: whoever waits must be served.
     fn heal(&mut self) -> Result<(), String> {
-        if self.fused {
+        if self.fused || self.draining {
             self.kill();
             self.clock.restart(BootId(self.boot));
             self.start(false)?;

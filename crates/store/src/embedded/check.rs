@@ -12,7 +12,7 @@ use super::disk::RealDisk;
 use super::head::{Entry, Position, Table};
 use super::options::{CACHE_BYTES, OpenError};
 use super::recover::recover;
-use super::tree::{Tree, TreeError, Walk};
+use super::tree::{Tree, Walk};
 use crate::port::{Name, StoreError};
 
 /// More problems than this are counted but not listed.
@@ -113,9 +113,9 @@ fn records(tree: Option<Arc<Tree>>, head: &Table, verify: &mut Verify<'_>, repor
             }
             Walk::On
         });
-        if let Err(TreeError::Damaged(reason) | TreeError::Failed(reason)) = walked {
+        if let Err(error) = walked {
             let reached = report.records;
-            report.problem("tree", format!("after {reached} records: {reason}"));
+            report.problem("tree", format!("after {reached} records: {error}"));
         }
     }
     for (name, entry) in newer {

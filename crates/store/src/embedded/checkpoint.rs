@@ -135,7 +135,26 @@ pub(super) struct Checkpointer {
     pub(super) committer: mpsc::WeakSender<Message>,
 }
 
+impl Drop for Checkpointer {
+    /// A defect must not leave commits waiting for checkpoints that never come.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.give_up("the checkpointer has died of a defect".into());
+        }
+    }
+}
+
 impl Checkpointer {
+    /// Tells everybody that the store has to be opened again.
+    fn give_up(&self, reason: String) {
+        self.checkpoints.state.lock().failed = Some(reason);
+        self.checkpoints.changed.notify_all();
+        if let Some(committer) = self.committer.upgrade() {
+            // A full queue means that it is awake and will look by itself.
+            committer.try_send(Message::Wake).ok();
+        }
+    }
+
     /// Runs until told to stop or until the tree fails.
     pub(super) fn run(self) {
         let mut pause = self.shared.options.backoff_min;
@@ -167,13 +186,8 @@ impl Checkpointer {
                 }
                 Err(NotDone::Tree(error)) => {
                     self.shared.tree_failures.fetch_add(1, Ordering::Relaxed);
-                    state.failed = Some(error.to_string());
-                    self.checkpoints.changed.notify_all();
                     drop(state);
-                    if let Some(committer) = self.committer.upgrade() {
-                        // A full queue means that it is awake and will look by itself.
-                        committer.try_send(Message::Wake).ok();
-                    }
+                    self.give_up(error.to_string());
                     return;
                 }
             }

@@ -151,13 +151,12 @@ impl Committer {
                     batch.refused.push((answer, StoreError::Conflict));
                     return Ok(());
                 }
-                Err(TreeError::Damaged(what)) => {
-                    batch.refused.push((answer, StoreError::Damaged(what)));
-                    return Ok(());
-                }
-                Err(TreeError::Failed(what)) => {
-                    batch.refused.push((answer, StoreError::Unavailable(what.clone())));
-                    return Err(what);
+                // What cannot be read is a matter of this commit alone, unless nothing can.
+                Err(error) => {
+                    let broken = matches!(error, TreeError::Broken(_));
+                    let reason = error.to_string();
+                    batch.refused.push((answer, error.into()));
+                    return if broken { Err(reason) } else { Ok(()) };
                 }
             }
         }

@@ -70,6 +70,27 @@ impl Layout {
         Ok(lock)
     }
 
+    /// Moves a whole store to another directory of the same file system. The format file comes
+    /// last: without it nothing takes the directory for a store.
+    pub(super) fn move_into(&self, target: &Path) -> io::Result<()> {
+        let target = Self { root: target.to_owned() };
+        fs::rename(self.log(), target.log())?;
+        fs::rename(self.tree(), target.tree())?;
+        fs::rename(self.blobs(), target.blobs())?;
+        sync_dir(&target.root)?;
+        fs::rename(self.root.join(FORMAT_FILE), target.root.join(FORMAT_FILE))?;
+        fs::remove_dir_all(&self.root)?;
+        sync_dir(&target.root)
+    }
+
+    /// Takes back what `move_into` has moved.
+    pub(super) fn remove_parts(&self) {
+        fs::remove_file(self.root.join(FORMAT_FILE)).ok();
+        for part in [self.log(), self.tree(), self.blobs()] {
+            fs::remove_dir_all(part).ok();
+        }
+    }
+
     fn lock(&self) -> Result<DirLock, OpenError> {
         let path = self.root.join(LOCK_FILE);
         let mut options = OpenOptions::new();
@@ -191,4 +212,20 @@ pub(super) fn make_dir(path: &Path) -> io::Result<()> {
 
 pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::network_fs;
+
+    #[test]
+    fn network_file_systems_are_known_by_their_numbers() {
+        assert_eq!(network_fs(0x6969), Some("nfs"));
+        assert_eq!(network_fs(0xff53_4d42), Some("cifs"));
+        assert_eq!(network_fs(i64::from(0xff53_4d42_u32.cast_signed())), Some("cifs"), "signed");
+        assert_eq!(network_fs(0x6573_5546), Some("fuse"));
+        for local in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630] {
+            assert_eq!(network_fs(local), None, "ext4, xfs, btrfs, tmpfs, overlay");
+        }
+    }
 }

@@ -52,7 +52,7 @@ impl Engine {
         let opened = Tree::open(&layout.tree(), shared.options.cache_bytes);
         let (tree, in_tree) = opened.map_err(|error| match error {
             TreeError::Damaged(what) => layout.damaged(what),
-            TreeError::Failed(what) => layout.io(what),
+            TreeError::Failed(what) | TreeError::Broken(what) => layout.io(what),
         })?;
         let tree = Arc::new(tree);
         let recovered = recover(&*shared.options.disk, layout, in_tree)?;
@@ -256,8 +256,11 @@ fn reopen(
         match Engine::open(shared, sender.clone(), Occasion::Failure) {
             Ok(engine) => return Ok(engine),
             Err(error) => {
-                tracing::warn!(%error, "the store cannot be opened again yet");
-                reason = error.to_string();
+                let obstacle = error.to_string();
+                if obstacle != reason {
+                    tracing::warn!(%error, "the store cannot be opened again yet");
+                }
+                reason = obstacle;
                 *shared.state.write() = State::Failed(reason.clone());
                 pause = (pause * 2).min(shared.options.backoff_max);
             }

@@ -143,7 +143,9 @@ impl Log {
                     self.changed.notify_all();
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot prepare a log segment");
+                    if state.obstacle.is_none() {
+                        tracing::warn!(%error, "cannot prepare a log segment");
+                    }
                     state.obstacle = Some(format!("cannot prepare a log segment: {error}"));
                     self.changed.notify_all();
                     if !state.stop {

@@ -67,7 +67,7 @@ impl From<TreeError> for StoreError {
     fn from(error: TreeError) -> Self {
         match error {
             TreeError::Damaged(what) => Self::Damaged(what),
-            TreeError::Failed(what) => Self::Unavailable(what),
+            TreeError::Failed(what) | TreeError::Broken(what) => Self::Unavailable(what),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The port over the parts of the adapter: reads go to the published state, commits to the
 //! committer's queue, blobs to their files.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread::{self, JoinHandle};
@@ -61,26 +62,19 @@ impl EmbeddedStore {
         Ok(Arc::new(Self { shared, queue, thread: Mutex::new(Some(thread)) }))
     }
 
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
+    /// The directory it lives in.
+    pub fn path(&self) -> &Path {
+        &self.shared.layout.root
     }
 
-    /// Checkpoints made so far.
-    #[cfg(test)]
-    pub(super) fn checkpoints(&self) -> u64 {
-        self.shared.counters.checkpoints.load(std::sync::atomic::Ordering::Relaxed)
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Commits that wait for the committer.
     #[cfg(test)]
     pub(super) fn queued(&self) -> usize {
         self.queue.max_capacity() - self.queue.capacity()
-    }
-
-    /// Memory held by records that wait for a checkpoint.
-    #[cfg(test)]
-    pub(super) fn backlog_bytes(&self) -> u64 {
-        self.shared.state.read().published().map_or(0, super::head::Published::bytes)
     }
 
     async fn send(&self, ops: Vec<Op>) -> Result<Vec<Revision>, StoreError> {

@@ -25,10 +25,15 @@ const OPEN_FILES: usize = 256;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum TreeError {
+    /// Bytes are not what was written.
     #[error("{0}")]
     Damaged(String),
+    /// The disk failed; another part of it may work.
     #[error("{0}")]
     Failed(String),
+    /// The tree is of no use any more and has to be opened again.
+    #[error("{0}")]
+    Broken(String),
 }
 
 impl From<fjall::Error> for TreeError {
@@ -36,20 +41,21 @@ impl From<fjall::Error> for TreeError {
         use fjall::{Error, LsmError};
         let text = format!("tree: {error:?}");
         // What is not plainly about the disk is about the bytes on it.
-        let io = matches!(error, Error::Storage(LsmError::Io(_)) | Error::Io(_));
-        if io || matches!(error, Error::Poisoned | Error::Locked) {
+        if matches!(error, Error::Storage(LsmError::Io(_)) | Error::Io(_)) {
             Self::Failed(text)
+        } else if matches!(error, Error::Poisoned | Error::Locked) {
+            Self::Broken(text)
         } else {
             Self::Damaged(text)
         }
     }
 }
 
-/// fjall panics where a lock was poisoned by a worker that died. That is a failed tree for us,
+/// fjall panics where a lock was poisoned by a worker that died. That is a broken tree for us,
 /// not the end of the process.
 fn guarded<T>(act: impl FnOnce() -> Result<T, TreeError>) -> Result<T, TreeError> {
     catch_unwind(AssertUnwindSafe(act))
-        .unwrap_or_else(|_| Err(TreeError::Failed("tree: it panicked".into())))
+        .unwrap_or_else(|_| Err(TreeError::Broken("tree: it panicked".into())))
 }
 
 pub(super) struct Tree {

@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -43,35 +43,40 @@ pub fn restore(
 ) -> Result<RestoreSummary, BackupError> {
     let source = BufReader::with_capacity(BUFFER_BYTES, File::open(backup)?);
     let items = ItemReader::new(source)?;
-    refuse_used(target)?;
-    let parent = match target.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        Some(_) | None => PathBuf::from("."),
-    };
-    let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{:016x}.restoring", rand::random::<u64>()));
-    let draft = parent.join(name);
-    make_dir(&parent)?;
+    let existed = refuse_used(target)?;
+    make_dir(target)?;
+    // Inside, not beside it: the target may be a mount point.
+    let draft = target.join(format!("restoring-{:016x}", rand::random::<u64>()));
     let outcome = fill(&draft, items, adjust).and_then(|summary| {
-        fs::rename(&draft, target)?;
-        sync_dir(&parent)?;
+        Layout { root: draft.clone() }.move_into(target)?;
+        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync_dir(parent.unwrap_or_else(|| Path::new(".")))?;
         Ok(summary)
     });
     if outcome.is_err() {
         fs::remove_dir_all(&draft).ok();
+        Layout { root: target.to_owned() }.remove_parts();
+        if !existed {
+            fs::remove_dir(target).ok();
+        }
     }
     outcome
 }
 
-fn refuse_used(target: &Path) -> Result<(), BackupError> {
-    match fs::read_dir(target) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(()),
-            Some(_) => Err(BackupError::NotEmpty(target.to_owned())),
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error.into()),
+/// Whether the target exists, being empty then.
+fn refuse_used(target: &Path) -> Result<bool, BackupError> {
+    let entries = match fs::read_dir(target) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    for entry in entries {
+        // A fresh file system has this one.
+        if entry?.file_name() != "lost+found" {
+            return Err(BackupError::NotEmpty(target.to_owned()));
+        }
     }
+    Ok(true)
 }
 
 fn fill<R: std::io::Read>(

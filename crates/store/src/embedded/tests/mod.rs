@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod durable;
 mod faults;
+mod model;
 mod opening;
 mod pressure;
 mod space;
@@ -13,10 +14,13 @@ mod tree;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::head::Published;
+use super::shared::State;
 use super::{EmbeddedOptions, EmbeddedStore};
 use crate::port::Store;
 
@@ -47,6 +51,27 @@ fn log_only(path: &Path) -> EmbeddedOptions {
 
 fn open(options: EmbeddedOptions) -> Arc<EmbeddedStore> {
     EmbeddedStore::open(options).unwrap()
+}
+
+impl EmbeddedStore {
+    /// Checkpoints made so far.
+    fn checkpoints(&self) -> u64 {
+        self.shared().counters.checkpoints.load(Ordering::Relaxed)
+    }
+
+    /// Makes a checkpoint and waits for it.
+    fn checkpoint_now(&self) {
+        let checkpoints = match &*self.shared().state.read() {
+            State::Open { checkpoints, .. } => Arc::clone(checkpoints),
+            State::Failed(_) | State::Closed => return,
+        };
+        checkpoints.flush(PATIENCE).unwrap();
+    }
+
+    /// Memory held by records that wait for a checkpoint.
+    fn backlog_bytes(&self) -> u64 {
+        self.shared().state.read().published().map_or(0, Published::bytes)
+    }
 }
 
 /// How long a test waits for what must come.

@@ -135,7 +135,9 @@ async fn a_commit_larger_than_a_segment_gets_one_of_its_own() {
         for round in 0..10 {
             commit_one(&*store, put("small", Expect::Any, "x")).await.unwrap();
             commit_one(&*store, put("big", Expect::Any, &big)).await.unwrap();
-            commit_one(&*store, put(format!("after{round}"), Expect::Absent, "x")).await.unwrap();
+            // Too large for what is left in either kind of segment.
+            let op = put(format!("after{round}"), Expect::Absent, vec![1; 3000]);
+            commit_one(&*store, op).await.unwrap();
         }
         drop(store);
         let store = open(options(folder.path()));

@@ -1,6 +1,7 @@
 //! Waiting for a key: who came first is served first, who left is skipped, and a grant that nobody
 //! took is handed on at once instead of lasting until its end.
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -162,9 +163,9 @@ fn granted_but_stuck(
 ) -> (Connection, String) {
     let key = |number: usize| format!("stuck/{number:04}");
     let mut connection = Connection::open(&server.place).expect("a connection");
-    for number in 0..600 {
-        connection.send(&ask(&key(number)).request()).expect("sent");
-    }
+    // In one go: the way to the server must not be full before the way back is.
+    let asks = (0..600).flat_map(|number| ask(&key(number)).request().bytes());
+    connection.socket.write_all(&asks.collect::<Vec<u8>>()).expect("sent");
     let all = Request::get("/v1/leases").query("prefix", "default/stuck").query("limit", "1000");
     let (mut granted, mut same) = (0, 0);
     eventually("the server is stuck", || {

@@ -8,14 +8,14 @@ use lockd_core::time::{Now, Span, Tick, Timeline};
 use lockd_server::clock::Clock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub(crate) enum Lie {
     /// Leaps twenty seconds now and then.
     JumpsAhead,
     /// Goes at a quarter of the pace.
     RunsSlow,
 }
 
-pub fn lying(inner: Arc<dyn Clock>, lie: Lie) -> Arc<dyn Clock> {
+pub(crate) fn lying(inner: Arc<dyn Clock>, lie: Lie) -> Arc<dyn Clock> {
     let start = inner.now().tick;
     Arc::new(Lying { inner, lie, start, reads: AtomicU64::new(0) })
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub(crate) enum Lie {
     /// A write that was refused because its lease was over is done under the next holder's.
     ReplaysLost,
     /// A write that was refused is answered as done.
@@ -34,6 +34,8 @@ struct State {
     lost: Mutex<HashMap<String, Write>>,
     /// Told whenever somebody was granted something.
     granted: Notify,
+    /// Told whenever anything was answered.
+    answered: Notify,
 }
 
 impl State {
@@ -42,7 +44,7 @@ impl State {
     }
 }
 
-pub fn lying(inner: Door, lie: Lie) -> Door {
+pub(crate) fn lying(inner: Door, lie: Lie) -> Door {
     let state = Arc::new(State::default());
     Arc::new(move |ask| {
         let (inner, state) = (Arc::clone(&inner), Arc::clone(&state));
@@ -72,7 +74,7 @@ async fn answer(inner: &Door, state: &State, lie: Lie, mut ask: Ask) -> Answer {
         (Lie::DropsFences, Ask::Write(write)) => write.fences.clear(),
         (Lie::DropsFences, Ask::Release(release)) => release.fences.clear(),
         (Lie::RollsBack, Ask::Release(release)) => release.rollback = true,
-        (Lie::ReadsKeyByKey, Ask::Read { keys }) => return one_by_one(inner, keys).await,
+        (Lie::ReadsKeyByKey, Ask::Read { keys }) => return one_by_one(inner, state, keys).await,
         (Lie::HidesStaged, Ask::View { key: Some(key), .. }) => {
             ask = Ask::Get { key: key.clone() };
         }
@@ -82,6 +84,7 @@ async fn answer(inner: &Door, state: &State, lie: Lie, mut ask: Ask) -> Answer {
         _ => {}
     }
     let answer = inner(ask).await;
+    state.answered.notify_waiters();
     if matches!(answer, Answer::Granted { .. }) {
         state.granted.notify_waiters();
     }
@@ -122,9 +125,15 @@ fn forget_name(ask: &mut Ask) {
     }
 }
 
-async fn one_by_one(inner: &Door, keys: &[String]) -> Answer {
+/// Takes its time between two keys: so much happens meanwhile.
+const MEANWHILE: usize = 8;
+
+async fn one_by_one(inner: &Door, state: &State, keys: &[String]) -> Answer {
     let mut entries = Vec::new();
-    for key in keys {
+    for (place, key) in keys.iter().enumerate() {
+        for _ in 0..if place == 0 { 0 } else { MEANWHILE } {
+            state.answered.notified().await;
+        }
         match inner(Ask::Read { keys: vec![key.clone()] }).await {
             Answer::Entries(one) => entries.extend(one),
             other => return other,

@@ -5,7 +5,7 @@ use lockd_sim::call::Ask;
 use lockd_sim::history::{History, Told};
 
 /// The second grant of a key gets the token of the first.
-pub fn repeat_token(history: &mut History) {
+pub(crate) fn repeat_token(history: &mut History) {
     let mut first: Option<(String, u64)> = None;
     for op in &mut history.ops {
         let (Ask::Acquire(ask), Some((_, Answer::Granted { held, .. }))) = (&op.ask, &mut op.heard)
@@ -24,7 +24,7 @@ pub fn repeat_token(history: &mut History) {
 }
 
 /// Some write was answered with one version too many.
-pub fn skip_version(history: &mut History) {
+pub(crate) fn skip_version(history: &mut History) {
     for op in &mut history.ops {
         if let Some((_, Answer::Written { version, .. })) = &mut op.heard {
             *version += 1;
@@ -34,7 +34,7 @@ pub fn skip_version(history: &mut History) {
 }
 
 /// The last document that was read becomes an earlier one.
-pub fn swap_document(history: &mut History) {
+pub(crate) fn swap_document(history: &mut History) {
     let mut texts = history.ops.iter().filter_map(|op| match op.answer() {
         Some(Answer::Document(Some(document))) => Some(document.text.clone()),
         _ => None,
@@ -49,7 +49,7 @@ pub fn swap_document(history: &mut History) {
 }
 
 /// A watcher misses a change.
-pub fn lose_event(history: &mut History) {
+pub(crate) fn lose_event(history: &mut History) {
     for watch in &mut history.watches {
         let new = |told: &Told| matches!(told, Told::State { snapshot: false, .. });
         if let Some(place) = watch.told.iter().position(|(_, told)| new(told)) {
@@ -60,7 +60,7 @@ pub fn lose_event(history: &mut History) {
 }
 
 /// Every release was sent only at the very end, while others had long been granted the key.
-pub fn late_release(history: &mut History) {
+pub(crate) fn late_release(history: &mut History) {
     let Some(end) = history.ops.last().map(|op| op.sent) else { return };
     history.ops.retain(|op| !matches!(&op.ask, Ask::Release(release) if release.held.token == 1));
     for op in &mut history.ops {

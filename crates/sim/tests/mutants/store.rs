@@ -14,7 +14,7 @@ use lockd_store::{
 use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub(crate) enum Lie {
     /// Some commits are answered and not done.
     LosesWrites,
     /// The latest commits are gone after a crash.
@@ -29,7 +29,7 @@ pub enum Lie {
     CutsBlobs,
 }
 
-pub fn lying(inner: Arc<dyn Store>, lie: Lie) -> Arc<dyn Store> {
+pub(crate) fn lying(inner: Arc<dyn Store>, lie: Lie) -> Arc<dyn Store> {
     Arc::new(Lying {
         inner,
         lie,

@@ -70,7 +70,10 @@ mod tests {
     #[test]
     fn a_seed_always_throws_the_same() {
         let mut dice = Dice::new(7, 1);
-        assert_eq!([dice.next(), dice.next()], [3_190_831_930_266_419_087, 5_717_100_232_498_355_051]);
+        assert_eq!(
+            [dice.next(), dice.next()],
+            [3_190_831_930_266_419_087, 5_717_100_232_498_355_051]
+        );
     }
 
     #[test]

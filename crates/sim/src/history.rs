@@ -114,6 +114,8 @@ pub struct History {
     pub ops: Vec<Op>,
     pub happenings: Vec<(Moment, Happening)>,
     pub watches: Vec<Watched>,
+    /// The server counts in steps of so many microseconds; a holder leaves that much out.
+    pub grain: u64,
     seq: u64,
 }
 

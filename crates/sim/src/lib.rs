@@ -17,6 +17,7 @@ pub mod check;
 pub mod dice;
 pub mod history;
 pub mod link;
+pub mod real;
 pub mod ring;
 pub mod soak;
 pub mod tally;

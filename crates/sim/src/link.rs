@@ -2,6 +2,7 @@
 //! that must not be clever.
 
 use bytes::Bytes;
+use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -9,7 +10,9 @@ use hyper_util::rt::TokioExecutor;
 
 use crate::answer::Answer;
 use crate::call::Ask;
+use crate::history::Told;
 use crate::wire::{self, Heard};
+use crate::world::sse;
 
 /// Connections to one server.
 #[derive(Clone, Debug)]
@@ -23,6 +26,18 @@ impl Link {
     #[must_use]
     pub fn new(base: String) -> Self {
         Self { client: Client::builder(TokioExecutor::new()).build_http(), base }
+    }
+
+    /// Watches all keys until the connection ends.
+    ///
+    /// # Errors
+    /// When it does not begin.
+    pub async fn watch(&self, tell: impl FnMut(Told, Option<String>)) -> Result<(), String> {
+        let request = Request::get(format!("{}{}", self.base, lockd_wire::path::WATCH));
+        let request = request.body(Full::default()).map_err(|error| error.to_string())?;
+        let response = self.client.request(request).await.map_err(|error| error.to_string())?;
+        sse::listen(response.into_body().into_data_stream(), tell).await;
+        Ok(())
     }
 
     /// One request and its answer; `now` is the wall time, where it is known.

@@ -54,7 +54,8 @@ fn show(seed: u64) -> ExitCode {
 }
 
 fn run(args: &Args) -> ExitCode {
-    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
+    let threads =
+        args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     #[expect(clippy::disallowed_methods, reason = "a measurement decides nothing")]
     let started = Instant::now();
     let done = AtomicU64::new(0);

@@ -2,12 +2,12 @@
 //! answers, what fails, when the process dies: everything follows from the seed, so the same seed
 //! gives the same history.
 
-mod client;
+pub(crate) mod client;
 mod gate;
 mod plan;
 mod process;
 mod scheduler;
-mod sse;
+pub(crate) mod sse;
 
 pub use gate::{Fault, Gate, GatedStore};
 pub use plan::Plan;

@@ -24,11 +24,17 @@ fn after(moment: Moment, ms: u64) -> Moment {
     Moment { at: moment.at + ms * 1_000, seq: 0 }
 }
 
+/// The end of a holder's own count.
+fn sure_until(facts: &Facts<'_>, asked: Moment, ms: u64) -> Moment {
+    let end = after(asked, ms);
+    Moment { at: end.at.saturating_sub(facts.history.grain), ..end }
+}
+
 /// The times during which a lease was held.
 fn holds(facts: &Facts<'_>, lease: &Lease<'_>, refusals: Refusals) -> Vec<Hold> {
     let mut holds = Vec::new();
     let mut from = lease.known;
-    let mut until = after(lease.asked, lease.ttl_ms);
+    let mut until = sure_until(facts, lease.asked, lease.ttl_ms);
     for op in &lease.ops {
         if refusals == Refusals::End && op.is_lost() {
             until = until.min(op.sent);
@@ -36,7 +42,7 @@ fn holds(facts: &Facts<'_>, lease: &Lease<'_>, refusals: Refusals) -> Vec<Hold> 
         }
         match &op.ask {
             Ask::Keepalive { ttl_ms, .. } if !op.is_refused() => {
-                let renewed = after(op.sent, ttl_ms.unwrap_or(0));
+                let renewed = sure_until(facts, op.sent, ttl_ms.unwrap_or(0));
                 // Until the answer is there, either time may count.
                 let meanwhile = until.min(renewed);
                 match &op.heard {

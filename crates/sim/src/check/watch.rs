@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::facts::Facts;
 use crate::answer::Answer;
 use crate::call::Ask;
-use crate::history::{Happening, Told, Watched};
+use crate::history::{Happening, Moment, Told, Watched};
 
 /// What a watcher knows of a key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,16 +26,20 @@ pub(super) fn watchers_hear_everything_in_order(facts: &Facts<'_>) -> Vec<String
                 wrong.push(format!("watch {place}: {odd}"));
             }
         }
-        let alive = rest.is_some_and(|rest| watch.ended.is_none_or(|ended| ended > rest));
-        let started = rest.is_some_and(|rest| {
-            let started = |what: &Happening| *what == Happening::Started { process: watch.process };
-            facts.when(started).any(|moment| moment < rest)
-        });
-        if alive && started {
+        if rest.is_some_and(|rest| listens_at(facts, watch, rest)) {
             wrong.extend(listener.misses(facts).map(|odd| format!("watch {place}: {odd}")));
         }
     }
     wrong
+}
+
+/// Whether somebody listened then, to a process that lived then.
+fn listens_at(facts: &Facts<'_>, watch: &Watched, moment: Moment) -> bool {
+    let before = |happening: Happening| facts.when(|what| *what == happening).any(|at| at < moment);
+    let process = watch.process;
+    watch.ended.is_none_or(|ended| ended > moment)
+        && before(Happening::Started { process })
+        && !before(Happening::Crashed { process })
 }
 
 struct Listener {

@@ -1,7 +1,8 @@
 //! A watcher: reads the stream of events and tells them one by one.
 
 use axum::body::Body;
-use futures_util::StreamExt;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
 use http::Request;
 use lockd_server::Handler;
 use lockd_wire::watch::{self as wire, LeaseEvent, ResetEvent, StateEvent};
@@ -13,7 +14,7 @@ use crate::history::Told;
 pub(super) async fn watch(
     handler: Handler,
     resume: Option<String>,
-    mut tell: impl FnMut(Told, Option<String>),
+    tell: impl FnMut(Told, Option<String>),
 ) {
     let mut request = Request::builder().uri(lockd_wire::path::WATCH);
     if let Some(id) = resume {
@@ -24,10 +25,16 @@ pub(super) async fn watch(
         Ok(response) => response,
         Err(never) => match never {},
     };
-    if !response.status().is_success() {
-        return;
+    if response.status().is_success() {
+        listen(response.into_body().into_data_stream(), tell).await;
     }
-    let mut pieces = response.into_body().into_data_stream();
+}
+
+/// Tells the events of a stream until it ends or breaks off.
+pub(crate) async fn listen<E>(
+    mut pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    mut tell: impl FnMut(Told, Option<String>),
+) {
     let mut text = String::new();
     while let Some(Ok(piece)) = pieces.next().await {
         text.push_str(&String::from_utf8_lossy(&piece));

@@ -107,7 +107,8 @@ async fn replayed(inner: &Door, state: &State, ask: Ask) -> Answer {
             let late = state.lost.lock().remove(&acquire.key);
             if let Some(late) = late {
                 let (then, held) = (Then::Commit, held.clone());
-                let late = Write { then, held, if_version: None, fences: vec![], idem: None, ..late };
+                let late =
+                    Write { then, held, if_version: None, fences: vec![], idem: None, ..late };
                 inner(Ask::Write(late)).await;
             }
         }

@@ -1,6 +1,14 @@
 //! Worlds that lie, to show that the checker notices: a store, a clock, a server or a record of
 //! what happened that breaks one promise each. Every invariant has somebody who breaks it.
 
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    clippy::collapsible_match,
+    clippy::collapsible_if,
+    clippy::type_complexity,
+    reason = "a mutant spoils the few cases it is about"
+)]
+
 mod clock;
 mod door;
 mod record;
@@ -52,7 +60,11 @@ fn of_record(name: &'static str, breaks: &'static str, record: fn(&mut History))
 fn mutants() -> Vec<Mutant> {
     let often_large = Mutant {
         plan: |plan| plan.large = 500,
-        ..of_store("cuts blobs", "refused_or_unanswered_write_is_whole_or_absent", store::Lie::CutsBlobs)
+        ..of_store(
+            "cuts blobs",
+            "refused_or_unanswered_write_is_whole_or_absent",
+            store::Lie::CutsBlobs,
+        )
     };
     vec![
         of_store("loses acked writes", "acked_write_survives", store::Lie::LosesWrites),

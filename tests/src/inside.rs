@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use http_body_util::BodyExt;
-use lockd_server::{Handler, Parts, Server, Settings};
+use lockd_server::{Body, Handler, Parts, Server, Settings};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
@@ -82,7 +81,7 @@ pub async fn ask(handler: &Handler, request: ::http::Request<Body>) -> Reply {
 }
 
 /// An answer with all of its body.
-pub async fn read(answer: axum::response::Response) -> Reply {
+pub async fn read(answer: ::http::Response<Body>) -> Reply {
     let (head, body) = answer.into_parts();
     let body = body.collect().await.expect("a body that comes to its end").to_bytes().to_vec();
     let text = |value: &::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockd_wire::path;
 use serde_json::Value;
@@ -40,6 +40,7 @@ pub struct Watch {
     connection: Connection,
     text: String,
     ready: VecDeque<Event>,
+    patience: Duration,
 }
 
 impl Watch {
@@ -57,18 +58,20 @@ impl Watch {
         let head = connection.reply_head()?;
         assert_eq!(head.status, 200, "a watch was refused");
         assert_eq!(head.header("content-type"), Some("text/event-stream"));
-        Ok(Self { connection, text: String::new(), ready: VecDeque::new() })
-    }
-
-    pub fn patience(&self, time: Duration) {
-        self.connection.socket.patience(time).expect("a timeout");
+        let (text, ready, patience) = (String::new(), VecDeque::new(), Duration::from_secs(30));
+        Ok(Self { connection, text, ready, patience })
     }
 
     /// The next event; an error when the connection ends or nothing comes in time.
     pub fn try_next(&mut self) -> io::Result<Event> {
+        let start = Instant::now();
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(event);
+            }
+            // Signs of life come all the time; they are no events.
+            if start.elapsed() > self.patience {
+                return Err(io::ErrorKind::TimedOut.into());
             }
             let Some(chunk) = self.connection.chunk()? else {
                 return Err(io::ErrorKind::UnexpectedEof.into());

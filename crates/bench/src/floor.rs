@@ -4,6 +4,7 @@
 
 mod journal;
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -12,17 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result};
-use axum::Router;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{any, post};
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -39,8 +37,10 @@ const FRAMES_WAITING_MAX: usize = 16;
 const ANSWER_START: &str = "{\"lease_id\":\"00000000000000000000\",\
     \"txn_id\":\"00000000000000000000\",\"fencing_token\":1,\"version\":1}";
 
+type Answer = Response<Full<Bytes>>;
+
 #[derive(Debug)]
-struct Floor {
+pub(crate) struct Floor {
     journal: Journal,
     dir: PathBuf,
     streams: AtomicU64,
@@ -51,34 +51,20 @@ struct Floor {
 /// Serves until the process ends, and says on standard output where.
 pub(crate) async fn serve(listen: SocketAddr, dir: &Path) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("bind {listen}"))?;
-    let router = router(dir)?;
+    let floor = Floor::open(dir)?;
     println!("listening on {}", listener.local_addr()?);
-    accept(listener, router).await
+    accept(listener, floor).await
 }
 
-pub(crate) fn router(dir: &Path) -> Result<Router> {
-    std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-    let mut answer = ANSWER_START.as_bytes().to_vec();
-    answer.resize(ANSWER_BYTES_MAX, b' ');
-    let floor = Floor {
-        journal: Journal::open(&dir.join("floor.log"))?,
-        dir: dir.to_path_buf(),
-        streams: AtomicU64::new(0),
-        answer: answer.into(),
-    };
-    Ok(Router::new()
-        .route("/v1/get", any(read))
-        .route("/stream", post(stream))
-        .route("/hold", post(hold))
-        .fallback(post(durable))
-        .with_state(Arc::new(floor)))
-}
-
-pub(crate) async fn accept(listener: TcpListener, router: Router) -> Result<()> {
+pub(crate) async fn accept(listener: TcpListener, floor: Arc<Floor>) -> Result<()> {
     loop {
         let (stream, _) = listener.accept().await.context("accept")?;
         stream.set_nodelay(true)?;
-        let service = TowerToHyperService::new(router.clone());
+        let floor = Arc::clone(&floor);
+        let service = service_fn(move |request| {
+            let floor = Arc::clone(&floor);
+            async move { Ok::<_, Infallible>(floor.serve(request).await) }
+        });
         // A connection that breaks is the client's affair, and the driver sees it there.
         tokio::spawn(async move {
             http1::Builder::new().serve_connection(TokioIo::new(stream), service).await.ok();
@@ -86,57 +72,90 @@ pub(crate) async fn accept(listener: TcpListener, router: Router) -> Result<()> 
     }
 }
 
-async fn durable(State(floor): State<Arc<Floor>>, headers: HeaderMap, body: Body) -> Response {
-    if !drain(body).await {
-        return StatusCode::BAD_REQUEST.into_response();
+impl Floor {
+    pub(crate) fn open(dir: &Path) -> Result<Arc<Self>> {
+        std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let mut answer = ANSWER_START.as_bytes().to_vec();
+        answer.resize(ANSWER_BYTES_MAX, b' ');
+        Ok(Arc::new(Self {
+            journal: Journal::open(&dir.join("floor.log"))?,
+            dir: dir.to_path_buf(),
+            streams: AtomicU64::new(0),
+            answer: answer.into(),
+        }))
     }
-    match floor.journal.append().await {
-        Ok(()) => floor.answer(&headers),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
-    }
-}
 
-async fn read(State(floor): State<Arc<Floor>>, body: Body) -> Response {
-    if !drain(body).await {
-        return StatusCode::BAD_REQUEST.into_response();
+    async fn serve(&self, request: Request<Incoming>) -> Answer {
+        let (head, body) = request.into_parts();
+        match head.uri.path() {
+            "/v1/get" => self.read(body).await,
+            "/stream" => self.stream(&head.headers, body).await,
+            "/hold" => {
+                drop(head);
+                hold(body).await
+            }
+            _ => self.durable(&head.headers, body).await,
+        }
     }
-    json(floor.answer.slice(..READ_BYTES))
+
+    async fn durable(&self, headers: &HeaderMap, body: Incoming) -> Answer {
+        if !drain(body).await {
+            return refused(StatusCode::BAD_REQUEST);
+        }
+        match self.journal.append().await {
+            Ok(()) => self.answer(headers),
+            Err(_) => refused(StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+
+    async fn read(&self, body: Incoming) -> Answer {
+        if !drain(body).await {
+            return refused(StatusCode::BAD_REQUEST);
+        }
+        json(self.answer.slice(..READ_BYTES))
+    }
+
+    async fn stream(&self, headers: &HeaderMap, mut body: Incoming) -> Answer {
+        let number = self.streams.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(format!("body-{number}"));
+        let (frames, waiting) = mpsc::channel(FRAMES_WAITING_MAX);
+        let written = tokio::task::spawn_blocking({
+            let path = path.clone();
+            move || write_synced(&path, waiting)
+        });
+        let mut is_whole = true;
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame.map(hyper::body::Frame::into_data) else {
+                is_whole = false;
+                break;
+            };
+            let Ok(bytes) = frame else { continue };
+            if frames.send(bytes).await.is_err() {
+                break;
+            }
+        }
+        drop(frames);
+        let written = written.await;
+        // The file is not needed again; its removal is not a part of the request.
+        tokio::task::spawn_blocking(move || std::fs::remove_file(path));
+        match written {
+            Ok(Ok(())) if is_whole => self.answer(headers),
+            Ok(Ok(())) => refused(StatusCode::BAD_REQUEST),
+            Ok(Err(_)) | Err(_) => refused(StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+
+    fn answer(&self, headers: &HeaderMap) -> Answer {
+        let wanted = headers.get(ANSWER_BYTES).and_then(|value| value.to_str().ok()?.parse().ok());
+        let bytes = wanted.unwrap_or(ANSWER_BYTES_DEFAULT).min(ANSWER_BYTES_MAX);
+        json(self.answer.slice(..bytes))
+    }
 }
 
 /// Never answers; ends with the connection.
-async fn hold(body: Body) -> Response {
+async fn hold(body: Incoming) -> Answer {
     drain(body).await;
     std::future::pending().await
-}
-
-async fn stream(State(floor): State<Arc<Floor>>, headers: HeaderMap, mut body: Body) -> Response {
-    let number = floor.streams.fetch_add(1, Ordering::Relaxed);
-    let path = floor.dir.join(format!("body-{number}"));
-    let (frames, waiting) = mpsc::channel(FRAMES_WAITING_MAX);
-    let written = tokio::task::spawn_blocking({
-        let path = path.clone();
-        move || write_synced(&path, waiting)
-    });
-    let mut is_whole = true;
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame.map(hyper::body::Frame::into_data) else {
-            is_whole = false;
-            break;
-        };
-        let Ok(bytes) = frame else { continue };
-        if frames.send(bytes).await.is_err() {
-            break;
-        }
-    }
-    drop(frames);
-    let written = written.await;
-    // The file is not needed again; its removal is not a part of the request.
-    tokio::task::spawn_blocking(move || std::fs::remove_file(path));
-    match written {
-        Ok(Ok(())) if is_whole => floor.answer(&headers),
-        Ok(Ok(())) => StatusCode::BAD_REQUEST.into_response(),
-        Ok(Err(_)) | Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-    }
 }
 
 fn write_synced(path: &Path, mut frames: mpsc::Receiver<Bytes>) -> std::io::Result<()> {
@@ -148,7 +167,7 @@ fn write_synced(path: &Path, mut frames: mpsc::Receiver<Bytes>) -> std::io::Resu
 }
 
 /// Reads the body to its end; false if it broke off.
-async fn drain(mut body: Body) -> bool {
+async fn drain(mut body: Incoming) -> bool {
     while let Some(frame) = body.frame().await {
         if frame.is_err() {
             return false;
@@ -157,15 +176,15 @@ async fn drain(mut body: Body) -> bool {
     true
 }
 
-impl Floor {
-    fn answer(&self, headers: &HeaderMap) -> Response {
-        let wanted = headers.get(ANSWER_BYTES).and_then(|value| value.to_str().ok()?.parse().ok());
-        let bytes = wanted.unwrap_or(ANSWER_BYTES_DEFAULT).min(ANSWER_BYTES_MAX);
-        json(self.answer.slice(..bytes))
-    }
+fn refused(status: StatusCode) -> Answer {
+    let mut answer = Response::new(Full::default());
+    *answer.status_mut() = status;
+    answer
 }
 
-fn json(body: Bytes) -> Response {
-    let content_type = HeaderValue::from_static("application/json");
-    ([(header::CONTENT_TYPE, content_type)], body).into_response()
+fn json(body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    let kind = HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer
 }

@@ -19,7 +19,7 @@ async fn start() -> (SocketAddr, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(floor::accept(listener, floor::router(dir.path()).unwrap()));
+    tokio::spawn(floor::accept(listener, floor::Floor::open(dir.path()).unwrap()));
     (address, dir)
 }
 

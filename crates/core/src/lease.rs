@@ -235,7 +235,11 @@ fn release_again(
         let txn_is_right = ask.proof.txn.is_none_or(|txn| txn == lease.txn);
         let harmless = record.staged.is_none() || ask.rollback;
         if refused == ProofRefused::Expired && harmless && fence_is_right && txn_is_right {
-            return Ok(Decided::unchanged(()));
+            // What is told must last: a clock set back before a reboot would bring it back.
+            let mut next = record.clone();
+            let mut effects = Vec::new();
+            end_lapsed(&mut next, &mut effects);
+            return Ok(Decided { record: Some(next), answer: (), effects });
         }
         return Err(refused.into());
     }

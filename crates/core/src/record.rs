@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::answer::Remembered;
 use crate::fence::{Fence, FenceCondition};
 use crate::ids::{LeaseId, TxnId};
@@ -55,7 +57,7 @@ pub struct Etag(pub [u8; 32]);
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum Content {
-    Inline(Arc<[u8]>),
+    Inline(Bytes),
     /// The name of an immutable blob.
     Blob(Arc<str>),
 }

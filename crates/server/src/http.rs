@@ -1,6 +1,8 @@
 //! The thin skin: requests to commands, answers to responses. Nothing here decides about leases
 //! or state; `error` alone chooses status codes, `request` alone reads headers.
 
+pub(crate) mod body;
+mod call;
 pub(crate) mod delivery;
 mod error;
 mod lease;

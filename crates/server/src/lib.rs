@@ -29,5 +29,7 @@ mod run;
 mod tasks;
 
 pub use config::Settings;
+pub use http::body::{Body, BodyError};
+pub use http::router::Handler;
 pub use listen::Bound;
-pub use run::{Handler, Parts, Server, Shutdown, StartError};
+pub use run::{Parts, Server, Shutdown, StartError};

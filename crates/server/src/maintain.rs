@@ -110,7 +110,8 @@ pub async fn check(path: &Path) -> Result<Report, MaintainError> {
 fn verify(name: &str, bytes: &[u8], named: &mut Vec<(KeyName, Arc<str>)>) -> Result<(), String> {
     if let Some(key) = name.strip_prefix(KEY_PREFIX) {
         let key = KeyName::parse_full(key).map_err(|error| error.to_string())?;
-        let record = codec::decode(bytes, &NO_TIME).map_err(|error| error.to_string())?;
+        let record = codec::decode(&Bytes::copy_from_slice(bytes), &NO_TIME)
+            .map_err(|error| error.to_string())?;
         named.extend(record.blobs().map(|blob| (key.clone(), Arc::clone(blob))));
         return Ok(());
     }

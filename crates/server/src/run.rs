@@ -4,25 +4,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::response::Response;
-use http::Request;
 use lockd_core::time::Span;
 use lockd_store::{EmbeddedOptions, EmbeddedStore, MemStore, OpenError, Store, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use tower::ServiceExt;
 
 use crate::app::{App, Limits};
 use crate::background;
 use crate::clock::{Clock, SystemClock};
 use crate::commit::{self, Records};
 use crate::config::{Address, Settings, StoreSetting};
-use crate::connection::{self, Answer, Rules};
+use crate::connection::{self, Rules};
 use crate::http::Api;
-use crate::http::delivery::Outbox;
-use crate::http::router::{Entry, EntryService};
+use crate::http::router::{Entry, Handler};
 use crate::ids::Ids;
 use crate::listen::{Bound, Listener};
 use crate::metrics::Metrics;
@@ -65,10 +59,6 @@ pub struct Shutdown {
     /// Whether every task ended in time.
     pub in_time: bool,
 }
-
-/// The API as a service: call it, or mount it in another program.
-pub type Handler =
-    tower::util::BoxCloneSyncService<Request<Body>, Response, std::convert::Infallible>;
 
 /// A lockd server.
 pub struct Server {
@@ -127,7 +117,7 @@ impl Server {
     /// The whole API as a tower service, with or without [`Server::start`].
     #[must_use]
     pub fn handler(&self) -> Handler {
-        Handler::new(EntryService(self.entry()))
+        Handler(self.entry())
     }
 
     fn entry(&self) -> Arc<Entry> {
@@ -157,13 +147,12 @@ impl Server {
             let (listener, at) = bind(address, false).await?;
             let rules =
                 Rules { room: Arc::new(Semaphore::new(METRICS_CONNECTIONS)), ..rules.clone() };
-            let pages = Pages(self.api.metrics_router());
+            let pages = self.api.pages(self.settings.max_headers);
             self.tasks.spawn("accept metrics", connection::accept(listener, rules, pages));
             *self.metrics_bound.lock() = Some(at);
         }
         for listener in listeners {
-            let answers = Answers(self.entry());
-            self.tasks.spawn("accept", connection::accept(listener, rules.clone(), answers));
+            self.tasks.spawn("accept", connection::accept(listener, rules.clone(), self.entry()));
         }
         Ok(bound)
     }
@@ -218,6 +207,7 @@ async fn open_store(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Opene
     };
     let mut options = EmbeddedOptions::new(path);
     options.allow_network_fs = settings.allow_network_fs;
+    options.cache_bytes = settings.store_cache;
     options.observer = Some(Arc::clone(metrics) as _);
     let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
     let store = opened.map_err(|error| StartError::Runtime(error.to_string()))??;
@@ -256,37 +246,5 @@ fn raise_file_limit(connections: usize) {
         }
         Ok(()) => tracing::debug!(raised, "file limit raised"),
         Err(error) => tracing::warn!(%error, "the file limit could not be raised"),
-    }
-}
-
-#[derive(Clone)]
-struct Answers(Arc<Entry>);
-
-impl Answer for Answers {
-    fn answer(
-        &self,
-        request: Request<Body>,
-        outbox: Outbox,
-    ) -> impl Future<Output = Response> + Send + 'static {
-        Arc::clone(&self.0).handle(request, Some(outbox))
-    }
-}
-
-#[derive(Clone)]
-struct Pages(Router);
-
-impl Answer for Pages {
-    fn answer(
-        &self,
-        request: Request<Body>,
-        _outbox: Outbox,
-    ) -> impl Future<Output = Response> + Send + 'static {
-        let router = self.0.clone();
-        async move {
-            match router.oneshot(request).await {
-                Ok(response) => response,
-                Err(never) => match never {},
-            }
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Ten thousand histories, one seed each: nothing that a client saw may break a promise.
 
+use lockd_sim::check::judge;
 use lockd_sim::soak::soak;
 use lockd_sim::world::{Edges, Plan, play};
 
@@ -44,6 +45,20 @@ fn ten_thousand_histories_keep_every_promise() {
     let missed: Vec<_> =
         REACHED.iter().filter(|(name, least)| soaked.tally.of(name) < *least).collect();
     assert!(missed.is_empty(), "too seldom: {missed:?}\n{}", soaked.tally);
+}
+
+/// Documents that live beside their records, while the collector goes round all the time.
+#[test]
+fn histories_of_large_documents_keep_every_promise() {
+    for seed in 0..300 {
+        let mut plan = Plan::of(seed);
+        (plan.large, plan.tidies) = (600, true);
+        plan.delays = plan.delays.max(400);
+        plan.advances = plan.advances.max(60);
+        let history = play(&plan, &Edges::default()).unwrap();
+        let violations = judge(&history);
+        assert!(violations.is_empty(), "seed {seed}: {violations:#?}\n{history}");
+    }
 }
 
 #[test]

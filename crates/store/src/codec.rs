@@ -44,11 +44,12 @@ pub fn encode(record: &KeyRecord, boot: BootId) -> Bytes {
     Bytes::from(out)
 }
 
-/// Reads a record back and puts its lease on the present timeline.
+/// Reads a record back and puts its lease on the present timeline. A small document stays part of
+/// the bytes it was read from.
 ///
 /// # Errors
 /// When the bytes are not what `encode` wrote.
-pub fn decode(bytes: &[u8], timeline: &Timeline) -> Result<KeyRecord, CodecError> {
+pub fn decode(bytes: &Bytes, timeline: &Timeline) -> Result<KeyRecord, CodecError> {
     let (header, body) = bytes.split_at_checked(HEADER_BYTES).ok_or(CodecError::Magic)?;
     let [m0, m1, version, c0, c1, c2, c3] = *header else { return Err(CodecError::Magic) };
     if [m0, m1] != MAGIC {
@@ -60,7 +61,7 @@ pub fn decode(bytes: &[u8], timeline: &Timeline) -> Result<KeyRecord, CodecError
     if crc32c::crc32c(body) != u32::from_le_bytes([c0, c1, c2, c3]) {
         return Err(CodecError::Checksum);
     }
-    let mut reader = Reader::new(body);
+    let mut reader = Reader::new(bytes, body);
     let record = read::record(&mut reader, timeline)?;
     reader.finish()?;
     Ok(record)

@@ -1,9 +1,9 @@
 //! Makes hostile requests: good ones that were spoiled here and there, so that they get as far as
 //! they can before somebody notices.
 
-use axum::body::Body;
 use futures_util::stream;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use lockd_server::Body;
 use lockd_tests::{Dice, Held};
 use lockd_wire::{header, path};
 use serde_json::{Value, json};

@@ -14,6 +14,7 @@ use lockd_core::time::{Deadline, Now, Span, Tick};
 use super::wait::{JoinRefused, Turn, Waiting};
 use super::{App, Refused};
 use crate::commit::CommitError;
+use crate::tasks::Complete;
 
 /// How long an acquire may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,10 +159,13 @@ impl App {
     }
 
     /// Asks once. Runs to its end even if the caller goes away; then the grant is given back.
-    async fn attempt(self: &Arc<Self>, ask: &AcquireAsk, only: Only) -> Result<Attempt, Refused> {
-        let app = Arc::clone(self);
-        let ask = ask.clone();
-        self.tasks.complete(async move { app.attempt_now(&ask, only).await }).await
+    fn attempt(
+        self: &Arc<Self>,
+        ask: &AcquireAsk,
+        only: Only,
+    ) -> Complete<Result<Attempt, Refused>> {
+        let (app, ask) = (Arc::clone(self), ask.clone());
+        self.tasks.complete(async move { app.attempt_now(&ask, only).await })
     }
 
     async fn attempt_now(
@@ -239,50 +243,49 @@ impl App {
     }
 
     /// Gives a lease a new time to live.
-    pub(crate) async fn keepalive(
+    pub(crate) fn keepalive(
         self: &Arc<Self>,
         key: KeyName,
         proof: Proof,
         ttl: Span,
-    ) -> Result<(Lease, Fence), Refused> {
+    ) -> Complete<Result<(Lease, Fence), Refused>> {
         let app = Arc::clone(self);
-        let work = async move {
+        self.tasks.complete(async move {
             let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| {
                 let token = record.fence;
                 let decided = lease::renew(record, &proof, ttl, now)?;
                 Ok::<_, ProofRefused>(decided.map(|lease| (lease, token)))
             };
-            app.records.commit(&key, &[], decide).await.map_err(Refused::from)
-        };
-        self.counted(self.tasks.complete(work).await)
+            let outcome = app.records.commit(&key, &[], decide).await;
+            app.counted(outcome.map_err(Refused::from))
+        })
     }
 
     /// Ends a lease and commits what it staged, or forgets it.
-    pub(crate) async fn release(
+    pub(crate) fn release(
         self: &Arc<Self>,
         key: KeyName,
         ask: Release,
-    ) -> Result<(), Refused> {
+    ) -> Complete<Result<(), Refused>> {
         let app = Arc::clone(self);
-        let work = async move {
+        self.tasks.complete(async move {
             let fences = keys_of(&ask.fences);
             let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
                 lease::release(record, &ask, facts, now)
             };
-            app.records.commit(&key, &fences, decide).await.map_err(Refused::from)
-        };
-        self.counted(self.tasks.complete(work).await)
+            let outcome = app.records.commit(&key, &fences, decide).await;
+            app.counted(outcome.map_err(Refused::from))
+        })
     }
 
-    /// Takes a key from its holder by order of an operator. The former owner, if there was one,
-    /// and the token now.
-    pub(crate) async fn revoke(
+    /// Takes a key from its holder by order of an operator.
+    pub(crate) fn revoke(
         self: &Arc<Self>,
         key: KeyName,
         reason: String,
-    ) -> Result<(Option<Box<str>>, Fence), Refused> {
+    ) -> Complete<Result<Revoked, Refused>> {
         let app = Arc::clone(self);
-        let work = async move {
+        self.tasks.complete(async move {
             let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| {
                 let Some(decided) = lease::revoke(record, &reason, now) else {
                     return Err(NotHeld(if record.stored { record.fence } else { Fence(0) }));
@@ -296,14 +299,13 @@ impl App {
                         target: "lockd::audit",
                         %key, %owner, token = token.0, %reason, "lease revoked by an operator"
                     );
-                    Ok((Some(owner), token))
+                    Ok(Revoked { owner: Some(owner), token })
                 }
-                Err(CommitError::Refused(NotHeld(token))) => Ok((None, token)),
+                Err(CommitError::Refused(NotHeld(token))) => Ok(Revoked { owner: None, token }),
                 Err(CommitError::Store(error)) => Err(Refused::Store(error)),
                 Err(CommitError::Contended) => Err(Refused::Contended),
             }
-        };
-        self.tasks.complete(work).await
+        })
     }
 
     /// Ends the lease of a key if its time is over; `false` when there is none to end.
@@ -331,6 +333,13 @@ impl App {
         }
         outcome
     }
+}
+
+/// The former owner, if there was one, and the token now.
+#[derive(Debug)]
+pub(crate) struct Revoked {
+    pub(crate) owner: Option<Box<str>>,
+    pub(crate) token: Fence,
 }
 
 /// Nobody holds the key, whose token is this.

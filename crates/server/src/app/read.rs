@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lockd_core::key::KeyName;
 use lockd_core::lease::{self, Proof};
 use lockd_core::record::{Content, Etag, KeyRecord, State, Version};
@@ -23,7 +24,7 @@ pub(crate) struct Document {
 }
 
 pub(crate) enum Source {
-    Inline(Arc<[u8]>),
+    Inline(Bytes),
     Blob(Box<dyn BlobReader>),
 }
 
@@ -112,7 +113,7 @@ impl App {
     ) -> Result<Option<Document>, StoreError> {
         let Some(state) = state else { return Ok(None) };
         let content = match &state.content {
-            Content::Inline(bytes) => Source::Inline(Arc::clone(bytes)),
+            Content::Inline(bytes) => Source::Inline(bytes.clone()),
             Content::Blob(name) => Source::Blob(self.records.store().get_blob(name).await?),
         };
         Ok(Some(Document { version, etag: state.etag, bytes: state.bytes, content }))

@@ -16,6 +16,7 @@ use super::document::{Expected, Incoming, Pieces, Upload};
 use super::lease::keys_of;
 use super::{App, Refused};
 use crate::commit::CommitError;
+use crate::tasks::Complete;
 
 /// What every write under a lease carries.
 #[derive(Clone, Debug)]
@@ -63,7 +64,11 @@ impl App {
         };
         let upload = Upload { app: self, key: &ask.key, token };
         let proof = (!again).then_some(&ask.proof);
-        let incoming = self.counted(upload.take(body, &expected, proof).await)?;
+        let taken = upload.take(body, &expected, proof).await;
+        if matches!(taken, Err(Refused::Contended)) {
+            self.check(&ask.key, &ask.proof).await?;
+        }
+        let incoming = self.counted(taken)?;
         // The same idempotency key with another document is another request.
         let stamp = ask.stamp.map(|stamp| stamp_with(stamp, &incoming.state.etag));
         self.install(WriteAsk { stamp, ..ask }, incoming, |_| true).await
@@ -71,14 +76,14 @@ impl App {
 
     /// Commits a write that has come in. `base` must accept the record as it is then; when it
     /// does not, the write is contended.
-    pub(crate) async fn install(
+    pub(crate) fn install(
         self: &Arc<Self>,
         ask: WriteAsk,
         incoming: Incoming,
         base: impl Fn(&KeyRecord) -> bool + Send + Sync + 'static,
-    ) -> Result<Written, Refused> {
+    ) -> Complete<Result<Written, Refused>> {
         let app = Arc::clone(self);
-        let work = async move {
+        self.tasks.complete(async move {
             let key = ask.key.clone();
             let fences = keys_of(&ask.fences);
             let stage = ask.stage(Change::Write(incoming.state.clone()));
@@ -97,35 +102,31 @@ impl App {
             if unknown || (named && outcome.is_ok()) {
                 incoming.settled();
             }
-            match outcome {
-                Ok(written) => Ok(written),
-                Err(CommitError::Refused(Moved::Refused(refused))) => Err(refused.into()),
-                Err(CommitError::Refused(Moved::Base) | CommitError::Contended) => {
-                    Err(Refused::Contended)
-                }
-                Err(CommitError::Store(error)) => Err(Refused::Store(error)),
-            }
-        };
-        self.counted(self.tasks.complete(work).await)
+            app.counted(outcome.map_err(|error| match error {
+                CommitError::Refused(Moved::Refused(refused)) => refused.into(),
+                CommitError::Refused(Moved::Base) | CommitError::Contended => Refused::Contended,
+                CommitError::Store(error) => Refused::Store(error),
+            }))
+        })
     }
 
     /// A write without a document: removing it, or changing what is known about it.
-    pub(crate) async fn change(
+    pub(crate) fn change(
         self: &Arc<Self>,
         ask: WriteAsk,
         change: Change,
-    ) -> Result<Written, Refused> {
+    ) -> Complete<Result<Written, Refused>> {
         let app = Arc::clone(self);
-        let work = async move {
+        self.tasks.complete(async move {
             let key = ask.key.clone();
             let fences = keys_of(&ask.fences);
             let stage = ask.stage(change);
             let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
                 state::stage(record, &stage, facts, now)
             };
-            app.records.commit(&key, &fences, decide).await.map_err(Refused::from)
-        };
-        self.counted(self.tasks.complete(work).await)
+            let outcome = app.records.commit(&key, &fences, decide).await;
+            app.counted(outcome.map_err(Refused::from))
+        })
     }
 
     /// Whether the caller holds the key now; the token under which it does.

@@ -202,6 +202,7 @@ impl Raw {
         let (bundle, denylist_path) = (self.path("bundle"), self.path("denylist-path"));
         let json_max = self.parse("json-max", value::bytes);
         let mutate_max = self.parse("mutate-max", value::bytes);
+        let store_cache = self.parse("store-cache", value::bytes);
         let default_ttl = self.parse("default-ttl", value::duration);
         let max_ttl = self.parse("max-ttl", value::duration);
         let allow_network_fs = self.parse("allow-network-fs", value::switch);
@@ -226,6 +227,7 @@ impl Raw {
             acquire_block: acquire_block?,
             json_max: json_max?,
             mutate_max: mutate_max?,
+            store_cache: store_cache?,
             sweeper_interval: sweeper_interval?,
             gc_temps_interval: gc_temps_interval?,
             drain_grace: drain_grace?,

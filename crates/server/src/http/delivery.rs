@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -53,32 +52,25 @@ impl GrantBody {
     pub(crate) fn new(text: Bytes, grant: Undelivered, outbox: Option<Outbox>) -> Self {
         Self { text: Some(text), grant: Some(grant), outbox }
     }
-}
 
-impl Body for GrantBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Some(text) = self.text.take() else { return Poll::Ready(None) };
+    /// The text, once; with it the grant goes to the outbox.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        let text = self.text.take()?;
         if let Some(grant) = self.grant.take() {
             match &self.outbox {
                 Some(outbox) => outbox.put(grant),
                 None => grant.delivered(),
             }
         }
-        Poll::Ready(Some(Ok(Frame::data(text))))
+        Some(text)
     }
 
-    fn is_end_stream(&self) -> bool {
+    pub(crate) fn is_taken(&self) -> bool {
         self.text.is_none()
     }
 
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.text.as_ref().map_or(0, |text| text.len() as u64))
+    pub(crate) fn bytes(&self) -> u64 {
+        self.text.as_ref().map_or(0, |text| text.len() as u64)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Which status and code each refusal becomes. One match, one table.
 
-use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use lockd_core::key::NameRefused;
 use lockd_core::lease::ProofRefused;
@@ -9,6 +8,7 @@ use lockd_json::JsonError;
 use lockd_store::StoreError;
 use lockd_wire::{ErrorBody, ErrorCode};
 
+use super::body::Response;
 use super::reply;
 use crate::app::Refused;
 
@@ -35,8 +35,8 @@ impl ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
+impl ApiError {
+    pub(crate) fn into_response(self) -> Response {
         let mut response = reply::json(self.status, &self.body);
         if let Some(seconds) = self.body.retry_after_seconds {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -1,10 +1,6 @@
 //! Acquire, keepalive, release, and revoking.
 
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::{RawQuery, State};
-use axum::response::Response;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use lockd_core::key::KeyName;
 use lockd_core::lease::{Proof, Release};
 use lockd_core::limits::{OWNER_BYTES_MAX, REASON_BYTES_MAX};
@@ -15,11 +11,12 @@ use lockd_wire::lease::{
 };
 use lockd_wire::{ErrorBody, ErrorCode, header as names};
 
+use super::body::{Body, Response};
+use super::call::{Call, Waiter};
 use super::delivery::GrantBody;
 use super::error::ApiError;
 use super::reply;
 use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
-use super::router::{Api, Context};
 use crate::app::lease::{AcquireAsk, Block, Grant};
 use crate::app::{App, Refused};
 
@@ -37,29 +34,18 @@ use crate::app::{App, Refused};
         (status = 503, description = "Draining, full, or the store is unavailable", body = ErrorBody),
     )
 )]
-pub(super) async fn acquire(
-    State(api): State<Api>,
-    Extension(context): Extension<Context>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
-    let (ask, text) = request::json::<AcquireRequest>(app, body, COMMAND_BYTES_MAX).await?;
-    let params = Params::of(query.as_deref());
-    let (ask, shown) = acquire_ask(app, &params, &headers, &ask, &text)?;
-    let grant = app.acquire(ask).await?;
-    Ok(granted(app, &context, grant, shown))
+pub(super) async fn acquire(call: Call, body: Body) -> Result<Response, ApiError> {
+    let (ask, shown) = acquire_ask(&call, body).await?;
+    let waiter = call.for_waiting();
+    let grant = waiter.api.app.acquire(ask).await?;
+    Ok(granted(&waiter, grant, shown))
 }
 
 /// The command, and the key as the caller wrote it.
-fn acquire_ask(
-    app: &App,
-    params: &Params<'_>,
-    headers: &HeaderMap,
-    ask: &AcquireRequest,
-    text: &[u8],
-) -> Result<(AcquireAsk, String), ApiError> {
+async fn acquire_ask(call: &Call, body: Body) -> Result<(AcquireAsk, String), ApiError> {
+    let (app, headers) = (&call.api.app, call.headers());
+    let (ask, text) = request::json::<AcquireRequest>(app, body, COMMAND_BYTES_MAX).await?;
+    let params = call.params();
     let namespace = ask.namespace.as_deref().or_else(|| params.get("namespace"));
     let named = ask.key.as_deref().map(str::trim).filter(|key| !key.is_empty());
     let shown = match named.or_else(|| params.get("key")) {
@@ -73,7 +59,7 @@ fn acquire_ask(
         block: block(app, ask.block_seconds),
         if_not_exists: ask.if_not_exists,
         txn: request::txn(ask.txn_id.as_deref().or_else(|| request::text(headers, names::TXN_ID)))?,
-        stamp: request::stamp(headers, "acquire", &[text])?,
+        stamp: request::stamp(headers, "acquire", &[&text])?,
     };
     Ok((ask, shown))
 }
@@ -108,7 +94,8 @@ fn block(app: &App, seconds: Option<i64>) -> Block {
     }
 }
 
-fn granted(app: &App, context: &Context, grant: Grant, shown: String) -> Response {
+fn granted(waiter: &Waiter, grant: Grant, shown: String) -> Response {
+    let app = &waiter.api.app;
     let left = grant.lease.expires.remaining(app.clock().now());
     let expires = app.clock().now().wall.plus(left);
     let answer = AcquireReply {
@@ -123,10 +110,10 @@ fn granted(app: &App, context: &Context, grant: Grant, shown: String) -> Respons
         version: grant.version.0,
         state_etag: grant.etag.map(|etag| etag.to_string()),
         fencing_token: grant.token.0,
-        correlation_id: context.correlation.to_string(),
+        correlation_id: waiter.correlation.text().to_owned(),
     };
-    let body = GrantBody::new(reply::text(&answer), grant.undelivered, context.outbox.clone());
-    let mut response = reply::with_body(StatusCode::OK, Body::new(body));
+    let body = GrantBody::new(reply::text(&answer), grant.undelivered, waiter.outbox.clone());
+    let mut response = reply::with_body(StatusCode::OK, Body::from(body));
     reply::number(&mut response, names::FENCING_TOKEN, answer.fencing_token);
     reply::number(&mut response, names::KEY_VERSION, answer.version);
     response
@@ -142,18 +129,17 @@ fn granted(app: &App, context: &Context, grant: Grant, shown: String) -> Respons
         (status = 403, description = "The lease is over, revoked or another's", body = ErrorBody),
     )
 )]
-pub(super) async fn keepalive(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
+pub(super) async fn keepalive(call: Call, body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
     let (ask, _) = request::json::<KeepaliveRequest>(app, body, COMMAND_BYTES_MAX).await?;
-    let params = Params::of(query.as_deref());
+    let params = call.params();
     let named = Named::of(&params, ask.namespace.as_deref(), ask.key.as_deref());
-    let proof =
-        request::body_proof(&headers, &ask.lease_id, ask.txn_id.as_deref(), named.key.is_some())?;
+    let proof = request::body_proof(
+        call.headers(),
+        &ask.lease_id,
+        ask.txn_id.as_deref(),
+        named.key.is_some(),
+    )?;
     let ttl = request::ttl(app, ask.ttl_seconds, ask.ttl_ms)?;
     let key = named.find(app, &proof, ErrorCode::LeaseRequired)?;
     let (lease, token) = app.keepalive(key, proof, ttl).await?;
@@ -183,22 +169,21 @@ pub(super) async fn keepalive(
         (status = 409, description = "A fence condition failed, or it was released the other way", body = ErrorBody),
     )
 )]
-pub(super) async fn release(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
+pub(super) async fn release(call: Call, body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
     let (ask, text) = request::json::<ReleaseRequest>(app, body, COMMAND_BYTES_MAX).await?;
-    let params = Params::of(query.as_deref());
+    let params = call.params();
     let named = Named::of(&params, ask.namespace.as_deref(), ask.key.as_deref());
-    let proof =
-        request::body_proof(&headers, &ask.lease_id, ask.txn_id.as_deref(), named.key.is_some())?;
-    let fences = request::fences(&headers)?;
-    let mut asked = request::conditions(&headers);
+    let proof = request::body_proof(
+        call.headers(),
+        &ask.lease_id,
+        ask.txn_id.as_deref(),
+        named.key.is_some(),
+    )?;
+    let fences = request::fences(call.headers())?;
+    let mut asked = request::conditions(call.headers());
     asked.push(&text);
-    let stamp = request::stamp(&headers, "release", &asked)?;
+    let stamp = request::stamp(call.headers(), "release", &asked)?;
     let key = named.find(app, &proof, ErrorCode::FencingMismatch)?;
     app.release(key, Release { proof, rollback: ask.rollback, fences, stamp }).await?;
     Ok(reply::ok(&ReleaseReply { released: true }))
@@ -239,8 +224,8 @@ impl<'a> Named<'a> {
         (status = 400, description = "The request is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn revoke(State(api): State<Api>, body: Body) -> Result<Response, ApiError> {
-    let app = &api.app;
+pub(super) async fn revoke(call: Call, body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
     let (ask, _) = request::json::<RevokeRequest>(app, body, COMMAND_BYTES_MAX).await?;
     let key = app.key(ask.namespace.as_deref(), &ask.key)?;
     let reason = ask.reason.trim();
@@ -248,10 +233,10 @@ pub(super) async fn revoke(State(api): State<Api>, body: Body) -> Result<Respons
         let detail = "reason says why, in at most 512 bytes: the holder and the log are told";
         return Err(Refused::Request(ErrorCode::InvalidBody, detail.into()).into());
     }
-    let (owner, token) = app.revoke(key, reason.to_owned()).await?;
+    let revoked = app.revoke(key, reason.to_owned()).await?;
     Ok(reply::ok(&RevokeReply {
-        revoked: owner.is_some(),
-        owner: owner.map(Into::into),
-        fencing_token: token.0,
+        revoked: revoked.owner.is_some(),
+        owner: revoked.owner.map(Into::into),
+        fencing_token: revoked.token.0,
     }))
 }

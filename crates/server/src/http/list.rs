@@ -1,15 +1,14 @@
 //! Listings: live leases, keys, namespaces. Pages are joined by cursors that name the last entry.
 
-use axum::extract::{RawQuery, State};
-use axum::response::Response;
 use lockd_wire::ErrorBody;
 use lockd_wire::admin::{KeyView, KeysReply, NamespacesReply};
 use lockd_wire::lease::{LeaseView, LeasesReply};
 
+use super::body::{Body, Response};
+use super::call::Call;
 use super::error::ApiError;
 use super::reply;
 use super::request::Params;
-use super::router::Api;
 use crate::app::list::PageAsk;
 
 const PAGE_DEFAULT: usize = 100;
@@ -38,12 +37,9 @@ fn page_ask(params: &Params<'_>) -> Result<PageAsk, ApiError> {
         (status = 400, description = "The request is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn leases(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
-    let ask = page_ask(&Params::of(query.as_deref()))?;
+pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
+    let ask = page_ask(&call.params())?;
     let (rows, more) = app.leases(&ask)?;
     let now = app.clock().now();
     let next_cursor = more.map(|key| key.to_string());
@@ -77,12 +73,9 @@ pub(super) async fn leases(
         (status = 400, description = "The request is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn keys(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
-    let ask = page_ask(&Params::of(query.as_deref()))?;
+pub(super) async fn keys(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
+    let ask = page_ask(&call.params())?;
     let keys = app.keys(&ask).await?;
     let now = app.clock().now();
     let full = keys.len() == ask.limit;
@@ -106,12 +99,9 @@ pub(super) async fn keys(
     params(("cursor" = Option<String>, Query), ("limit" = Option<u32>, Query)),
     responses((status = 200, description = "A page in order", body = NamespacesReply))
 )]
-pub(super) async fn namespaces(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
-    let ask = page_ask(&Params::of(query.as_deref()))?;
-    let namespaces = api.app.namespaces(ask.after.as_deref(), ask.limit).await?;
+pub(super) async fn namespaces(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let ask = page_ask(&call.params())?;
+    let namespaces = call.api.app.namespaces(ask.after.as_deref(), ask.limit).await?;
     let full = namespaces.len() == ask.limit;
     let next_cursor = namespaces.last().filter(|_| full).cloned();
     Ok(reply::ok(&NamespacesReply { namespaces, next_cursor }))

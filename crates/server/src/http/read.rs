@@ -1,22 +1,21 @@
 //! Get, describe, and the read of several keys.
 
-use axum::body::Body;
-use axum::extract::{RawQuery, State};
-use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use lockd_core::key::KeyName;
 use lockd_core::lease::Proof;
 use lockd_store::StoreError;
 use lockd_wire::state::{DescribeReply, Metadata, ReadReply, ReadRequest};
 use lockd_wire::{ErrorBody, ErrorCode, header as names};
 
+use super::body::{Body, Response};
+use super::call::Call;
 use super::error::ApiError;
 use super::reply;
-use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
-use super::router::Api;
+use super::request::{self, COMMAND_BYTES_MAX, bad};
 use super::state::by_lease;
+use crate::app::App;
 use crate::app::read::{Entry, Source};
 
 /// How many keys one read may name.
@@ -36,21 +35,17 @@ const READ_KEYS_MAX: usize = 1_000;
         (status = 403, description = "The lease is over, revoked or another's", body = ErrorBody),
     )
 )]
-pub(super) async fn get(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
-    let params = Params::of(query.as_deref());
+pub(super) async fn get(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
+    let params = call.params();
     if params.get("key").is_none() {
         return Err(bad(ErrorCode::MissingParams, "say which key: ?key="));
     }
-    let lease = request::text(&headers, names::LEASE_ID);
+    let lease = request::text(call.headers(), names::LEASE_ID);
     if lease.is_none() && params.flag("public") {
         return Ok(reply::document(app.get_public(&params.key(app)?).await?));
     }
-    let Some(fence) = request::fence(&headers)? else {
+    let Some(fence) = request::fence(call.headers())? else {
         let detail = "send X-Lease-ID and X-Fencing-Token, or ask for public=1";
         return Err(bad(ErrorCode::MissingFencingToken, detail));
     };
@@ -59,9 +54,9 @@ pub(super) async fn get(
         return Err(bad(ErrorCode::MissingParams, detail));
     }
     let lease = request::lease_id(lease, "X-Lease-ID")?;
-    let txn = request::txn(request::text(&headers, names::TXN_ID))?;
+    let txn = request::txn(request::text(call.headers(), names::TXN_ID))?;
     let proof = Proof { lease, fence: Some(fence), txn };
-    held(&api, &params.key(app)?, &proof).await
+    held(&call.api.app, &params.key(app)?, &proof).await
 }
 
 /// Read what the holder sees, under a lease that is named by its id alone.
@@ -74,18 +69,14 @@ pub(super) async fn get(
         (status = 403, description = "The lease is over, revoked or another's", body = ErrorBody),
     )
 )]
-pub(super) async fn get_state(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    let params = Params::of(query.as_deref());
-    let (key, proof) = by_lease(&api.app, &params, &headers)?;
-    held(&api, &key, &proof).await
+pub(super) async fn get_state(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let params = call.params();
+    let (key, proof) = by_lease(&call.api.app, &params, call.headers())?;
+    held(&call.api.app, &key, &proof).await
 }
 
-async fn held(api: &Api, key: &KeyName, proof: &Proof) -> Result<Response, ApiError> {
-    let (document, token) = api.app.get_held(key, proof).await?;
+async fn held(app: &App, key: &KeyName, proof: &Proof) -> Result<Response, ApiError> {
+    let (document, token) = app.get_held(key, proof).await?;
     let mut response = reply::document(document);
     reply::number(&mut response, names::FENCING_TOKEN, token);
     Ok(response)
@@ -100,12 +91,9 @@ async fn held(api: &Api, key: &KeyName, proof: &Proof) -> Result<Response, ApiEr
         (status = 400, description = "The request is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn describe(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
-    let key = Params::of(query.as_deref()).key(app)?;
+pub(super) async fn describe(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
+    let key = call.params().key(app)?;
     let record = app.describe(&key).await?;
     let now = app.clock().now();
     let lease = record.live_lease(now);
@@ -136,8 +124,8 @@ pub(super) async fn describe(
         (status = 409, description = "They changed faster than they could be read", body = ErrorBody),
     )
 )]
-pub(super) async fn read(State(api): State<Api>, body: Body) -> Result<Response, ApiError> {
-    let app = &api.app;
+pub(super) async fn read(call: Call, body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
     let (ask, _) = request::json::<ReadRequest>(app, body, COMMAND_BYTES_MAX).await?;
     if ask.keys.is_empty() || ask.keys.len() > READ_KEYS_MAX {
         return Err(bad(ErrorCode::InvalidBody, "keys names 1 to 1000 keys"));
@@ -162,9 +150,7 @@ fn read_text(entries: Vec<Entry>) -> impl Stream<Item = Result<Bytes, StoreError
         let (head, document) = entry_head(index, entry);
         let tail = if document.is_some() { "}" } else { "" };
         let document = match document {
-            Some(Source::Inline(bytes)) => {
-                stream::iter([Ok(Bytes::from_owner(bytes))]).left_stream()
-            }
+            Some(Source::Inline(bytes)) => stream::iter([Ok(bytes)]).left_stream(),
             Some(Source::Blob(reader)) => reply::pieces(reader).boxed().right_stream(),
             None => stream::iter([Ok(Bytes::new())]).left_stream(),
         };

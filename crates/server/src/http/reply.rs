@@ -1,7 +1,5 @@
 //! Responses: JSON with a newline at its end, and documents that stream.
 
-use axum::body::Body;
-use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -9,6 +7,7 @@ use lockd_store::StoreError;
 use lockd_wire::header as names;
 use serde::Serialize;
 
+use super::body::{Body, Response};
 use crate::app::read::{Document, Source};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -68,7 +67,7 @@ pub(super) fn document(document: Option<Document>) -> Response {
 impl Document {
     fn into_body(self) -> Body {
         match self.content {
-            Source::Inline(bytes) => Body::from(Bytes::from_owner(bytes)),
+            Source::Inline(bytes) => Body::from(bytes),
             Source::Blob(reader) => Body::from_stream(pieces(reader)),
         }
     }

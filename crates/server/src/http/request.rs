@@ -3,10 +3,10 @@
 
 use std::borrow::Cow;
 
-use axum::body::Body;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt;
 use lockd_core::answer::Stamp;
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
@@ -21,6 +21,7 @@ use lockd_wire::header as names;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
+use super::body::Body;
 use super::error::ApiError;
 use crate::app::document::{Expected, Pieces};
 use crate::app::{App, Refused};
@@ -302,14 +303,13 @@ fn hash(parts: &[&[u8]]) -> u128 {
 }
 
 /// The whole body of a command, within its limit and the time between its pieces.
-pub(super) async fn bytes(app: &App, body: Body, max: usize) -> Result<Bytes, ApiError> {
+pub(super) async fn bytes(app: &App, mut body: Body, max: usize) -> Result<Bytes, ApiError> {
     let pause = app.limits.body_timeout;
-    let mut body = pieces(body);
     let mut whole = Bytes::new();
     loop {
-        let piece = match tokio::time::timeout(pause, body.next()).await {
+        let piece = match tokio::time::timeout(pause, body.piece()).await {
             Ok(Some(Ok(piece))) => piece,
-            Ok(Some(Err(error))) => return Err(Refused::BodyBroken(error).into()),
+            Ok(Some(Err(error))) => return Err(Refused::BodyBroken(error.to_string()).into()),
             Ok(None) => return Ok(whole),
             Err(_) => return Err(Refused::BodyTimeout(pause).into()),
         };

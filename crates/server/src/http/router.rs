@@ -1,22 +1,21 @@
-//! Which path leads where, and what is done around every request: its correlation id, its
-//! measurement, the limit on its headers, the notice that the server is going away.
+//! Which path leads where: one table with every route. And what is done around every request: its
+//! correlation id, its measurement, the limit on its headers, the notice that the server is going
+//! away.
 
+use std::convert::Infallible;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use lockd_store::embedded::EmbeddedStore;
 use lockd_wire::{ErrorCode, header as names, path};
-use tower::ServiceExt;
 use utoipa::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
+use super::body::{Body, BodyError, Response};
+use super::call::Call;
 use super::delivery::Outbox;
 use super::error::ApiError;
 use super::{lease, list, read, state, system, watch};
@@ -31,69 +30,111 @@ pub(crate) struct Api {
     pub(crate) embedded: Option<Arc<EmbeddedStore>>,
 }
 
-/// What belongs to one request.
-#[derive(Clone, Debug)]
-pub(crate) struct Context {
-    pub(crate) correlation: Arc<str>,
-    pub(crate) outbox: Option<Outbox>,
+type Answer = BoxFuture<'static, Result<Response, ApiError>>;
+
+/// One path, the methods it takes, and who answers.
+struct Route {
+    path: &'static str,
+    methods: &'static [Method],
+    operation: Operation,
+    answer: fn(Call, Body) -> Answer,
 }
 
-#[derive(OpenApi)]
-#[openapi(info(
-    title = "lockd",
-    description = "Exclusive leases with fencing tokens, and atomic JSON state.",
-    license(name = "Apache-2.0 OR MIT")
-))]
-struct Description;
+/// Makes the table of routes and the description of the same handlers.
+macro_rules! routes {
+    ($($path:ident [$($method:ident),+] $operation:ident $module:ident::$handler:ident,)+) => {
+        /// Every route of the API, those that are asked for most first.
+        static ROUTES: &[Route] = &[$(Route {
+            path: path::$path,
+            methods: &[$(Method::$method),+],
+            operation: Operation::$operation,
+            answer: |call, body| Box::pin($module::$handler(call, body)),
+        }),+];
 
-/// Every route, described by its handler.
-fn routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::with_openapi(Description::openapi())
-        .routes(routes!(lease::acquire))
-        .routes(routes!(lease::keepalive))
-        .routes(routes!(lease::release))
-        .routes(routes!(read::get))
-        .routes(routes!(read::get_state))
-        .routes(routes!(read::describe))
-        .routes(routes!(read::read))
-        .routes(routes!(state::update))
-        .routes(routes!(state::update_state))
-        .routes(routes!(state::mutate))
-        .routes(routes!(state::metadata))
-        .routes(routes!(state::remove))
-        .routes(routes!(list::leases))
-        .routes(routes!(lease::revoke))
-        .routes(routes!(list::keys))
-        .routes(routes!(list::namespaces))
-        .routes(routes!(watch::watch))
-        .routes(routes!(system::backup))
-        .routes(routes!(system::query))
-        .routes(routes!(system::index_flush))
-        .routes(routes!(system::namespace))
-        .routes(routes!(system::openapi))
-        .routes(routes!(system::healthz))
-        .routes(routes!(system::readyz))
+        #[derive(OpenApi)]
+        #[openapi(
+            info(
+                title = "lockd",
+                description = "Exclusive leases with fencing tokens, and atomic JSON state.",
+                license(name = "Apache-2.0 OR MIT")
+            ),
+            paths($($module::$handler),+)
+        )]
+        struct Description;
+    };
 }
 
-/// The routes and their description, the same for every server of a process.
-struct Made {
-    router: Router<Api>,
-    description: Arc<[u8]>,
+routes! {
+    ACQUIRE [POST] Acquire lease::acquire,
+    UPDATE [POST] Update state::update,
+    RELEASE [POST] Release lease::release,
+    GET [POST] Get read::get,
+    KEEPALIVE [POST] Keepalive lease::keepalive,
+    GET_STATE [POST] Get read::get_state,
+    UPDATE_STATE [POST] Update state::update_state,
+    DESCRIBE [GET] Describe read::describe,
+    READ [POST] Read read::read,
+    MUTATE [POST] Mutate state::mutate,
+    METADATA [POST] Metadata state::metadata,
+    REMOVE [POST] Remove state::remove,
+    LEASES [GET] List list::leases,
+    LEASES_REVOKE [POST] Revoke lease::revoke,
+    KEYS [GET] List list::keys,
+    NAMESPACES [GET] List list::namespaces,
+    WATCH [GET] Watch watch::watch,
+    BACKUP [POST] Other system::backup,
+    QUERY [GET, POST] Other system::query,
+    INDEX_FLUSH [POST] Other system::index_flush,
+    NAMESPACE [GET, POST] Other system::namespace,
+    OPENAPI [GET] Other system::openapi,
+    HEALTHZ [GET] Health system::healthz,
+    READYZ [GET] Health system::readyz,
 }
 
-/// Made once: putting the description together takes longer than starting a server.
-static MADE: LazyLock<Made> = LazyLock::new(|| {
-    let (router, description) = routes().split_for_parts();
-    let router = router
-        .fallback(async || not_found())
-        .method_not_allowed_fallback(async || method_not_allowed());
-    let description = description.to_pretty_json().unwrap_or_default();
-    Made { router, description: description.into_bytes().into() }
-});
+/// What the metrics listener serves; needs no identity.
+static PAGES: &[Route] = &[
+    Route {
+        path: path::METRICS,
+        methods: &[Method::GET],
+        operation: Operation::Other,
+        answer: |call, body| Box::pin(system::metrics(call, body)),
+    },
+    Route {
+        path: path::HEALTHZ,
+        methods: &[Method::GET],
+        operation: Operation::Health,
+        answer: |call, body| Box::pin(system::healthz(call, body)),
+    },
+    Route {
+        path: path::READYZ,
+        methods: &[Method::GET],
+        operation: Operation::Health,
+        answer: |call, body| Box::pin(system::readyz(call, body)),
+    },
+];
 
-/// The API's own description, as JSON.
-pub(super) fn description() -> Arc<[u8]> {
-    Arc::clone(&MADE.description)
+fn find(routes: &'static [Route], path: &str) -> Option<&'static Route> {
+    routes.iter().find(|route| route.path == path)
+}
+
+impl Route {
+    /// A page that can be got can also be asked for its head alone.
+    fn takes(&self, method: &Method) -> bool {
+        let as_asked = self.methods.contains(method);
+        as_asked || (method == Method::HEAD && self.methods.contains(&Method::GET))
+    }
+
+    fn allowed(&self) -> Option<HeaderValue> {
+        let names: Vec<&str> = self.methods.iter().map(Method::as_str).collect();
+        HeaderValue::from_str(&names.join(", ")).ok()
+    }
+}
+
+/// The API's own description, as JSON. Made once: it takes longer than starting a server.
+pub(super) fn description() -> Bytes {
+    static MADE: LazyLock<Bytes> =
+        LazyLock::new(|| Bytes::from(Description::openapi().to_pretty_json().unwrap_or_default()));
+    MADE.clone()
 }
 
 impl Api {
@@ -103,18 +144,12 @@ impl Api {
 
     /// The whole API.
     pub(crate) fn entry(&self, headers_max: usize) -> Arc<Entry> {
-        let router = MADE.router.clone().with_state(self.clone());
-        Arc::new(Entry { router, api: self.clone(), headers_max })
+        Arc::new(Entry { api: self.clone(), routes: ROUTES, headers_max })
     }
 
-    /// What the metrics listener serves; needs no identity.
-    pub(crate) fn metrics_router(&self) -> Router {
-        Router::new()
-            .route(path::METRICS, axum::routing::get(system::metrics))
-            .route(path::HEALTHZ, axum::routing::get(system::healthz))
-            .route(path::READYZ, axum::routing::get(system::readyz))
-            .fallback(async || not_found())
-            .with_state(self.clone())
+    /// What the metrics listener serves.
+    pub(crate) fn pages(&self, headers_max: usize) -> Arc<Entry> {
+        Arc::new(Entry { api: self.clone(), routes: PAGES, headers_max })
     }
 
     pub(crate) fn metrics_page(&self) -> String {
@@ -129,118 +164,87 @@ impl Api {
     }
 }
 
-fn not_found() -> Response {
-    let detail = "no such path; GET /v1/openapi.json describes the API";
-    ApiError::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, detail).into_response()
-}
-
-fn method_not_allowed() -> Response {
-    let detail = "this path takes another method; see the Allow header";
-    let code = ErrorCode::MethodNotAllowed;
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, code, detail).into_response()
-}
-
 /// The entrance for every request, whichever listener it came from.
 pub(crate) struct Entry {
-    router: Router,
     api: Api,
+    routes: &'static [Route],
     headers_max: usize,
 }
 
 impl Entry {
     pub(crate) async fn handle(
         self: Arc<Self>,
-        mut request: Request<Body>,
+        request: Request<Body>,
         outbox: Option<Outbox>,
     ) -> Response {
         let app = &self.api.app;
-        let operation = operation(request.uri().path());
+        let (head, body) = request.into_parts();
+        let call = Call::new(self.api.clone(), head, outbox);
+        let correlation = call.correlation.clone();
+        let route = find(self.routes, call.path());
+        let operation = route.map_or(Operation::Other, |route| route.operation);
         let mut measure = Measure { app, operation, watch: Stopwatch::start(), done: false };
-        let correlation = correlation(app, &request);
-        let mut response = if headers_bytes(&request) > self.headers_max {
-            let detail = format!("the headers may have at most {} bytes", self.headers_max);
-            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-            ApiError::new(status, ErrorCode::HeadersTooLarge, detail).into_response()
-        } else {
-            let context = Context { correlation: Arc::clone(&correlation), outbox };
-            request.extensions_mut().insert(context);
-            match self.router.clone().oneshot(request).await {
-                Ok(response) => response,
-                Err(never) => match never {},
-            }
+        let answered = match self.choose(route, call, body) {
+            Ok(answer) => answer.await,
+            Err(refused) => Err(refused),
         };
+        let mut response = answered.unwrap_or_else(ApiError::into_response);
         measure.done(response.status());
+        let wrong_method = response.status() == StatusCode::METHOD_NOT_ALLOWED;
         let headers = response.headers_mut();
-        if let Ok(value) = HeaderValue::from_str(&correlation) {
-            headers.insert(HeaderName::from_static(names::CORRELATION_ID), value);
+        if let Some(allowed) = route.filter(|_| wrong_method).and_then(Route::allowed) {
+            headers.insert(header::ALLOW, allowed);
         }
+        headers.insert(HeaderName::from_static(names::CORRELATION_ID), correlation.into_header());
         if app.is_draining() {
             let name = HeaderName::from_static(names::SHUTDOWN_IMMINENT);
             headers.insert(name, HeaderValue::from_static("true"));
         }
         response
     }
-}
 
-/// The API as a service that another program can call or mount.
-#[derive(Clone)]
-pub(crate) struct EntryService(pub(crate) Arc<Entry>);
-
-impl tower::Service<Request<Body>> for EntryService {
-    type Response = Response;
-    type Error = std::convert::Infallible;
-    type Future = BoxFuture<'static, Result<Response, Self::Error>>;
-
-    fn poll_ready(&mut self, _cx: &mut TaskContext<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let entry = Arc::clone(&self.0);
-        Box::pin(async move { Ok(entry.handle(request, None).await) })
-    }
-}
-
-/// The caller's correlation id if it is printable and short, else a new one.
-fn correlation(app: &App, request: &Request<Body>) -> Arc<str> {
-    let sent = request.headers().get(names::CORRELATION_ID).and_then(|value| value.to_str().ok());
-    match sent.map(str::trim) {
-        Some(sent) if (1..=128).contains(&sent.len()) && is_printable(sent) => sent.into(),
-        Some(_) | None => {
-            let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-            let uuid = app.ids.uuid(app.clock().now().wall);
-            (&*uuid.hyphenated().encode_lower(&mut text)).into()
+    /// Begins the answer, or says why there is none.
+    fn choose(&self, route: Option<&Route>, call: Call, body: Body) -> Result<Answer, ApiError> {
+        if call.head_bytes() > self.headers_max {
+            let detail = format!("the headers may have at most {} bytes", self.headers_max);
+            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            return Err(ApiError::new(status, ErrorCode::HeadersTooLarge, detail));
+        }
+        match route {
+            Some(route) if route.takes(call.method()) => Ok((route.answer)(call, body)),
+            Some(_) => {
+                let detail = "this path takes another method; see the Allow header";
+                let code = ErrorCode::MethodNotAllowed;
+                Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, code, detail))
+            }
+            None => {
+                let detail = "no such path; GET /v1/openapi.json describes the API";
+                Err(ApiError::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, detail))
+            }
         }
     }
 }
 
-fn is_printable(text: &str) -> bool {
-    text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
-}
+/// The API as a service: call it, or mount it in another program.
+#[derive(Clone)]
+pub struct Handler(pub(crate) Arc<Entry>);
 
-fn headers_bytes(request: &Request<Body>) -> usize {
-    let headers = request.headers().iter();
-    let uri = request.uri().path().len() + request.uri().query().map_or(0, str::len);
-    headers.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() + uri
-}
+impl<B> tower::Service<Request<B>> for Handler
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BodyError>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
 
-fn operation(path: &str) -> Operation {
-    match path {
-        path::ACQUIRE => Operation::Acquire,
-        path::KEEPALIVE => Operation::Keepalive,
-        path::RELEASE => Operation::Release,
-        path::GET | path::GET_STATE => Operation::Get,
-        path::UPDATE | path::UPDATE_STATE => Operation::Update,
-        path::MUTATE => Operation::Mutate,
-        path::METADATA => Operation::Metadata,
-        path::REMOVE => Operation::Remove,
-        path::DESCRIBE => Operation::Describe,
-        path::READ => Operation::Read,
-        path::WATCH => Operation::Watch,
-        path::LEASES | path::KEYS | path::NAMESPACES => Operation::List,
-        path::LEASES_REVOKE => Operation::Revoke,
-        path::HEALTHZ | path::READYZ => Operation::Health,
-        _ => Operation::Other,
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let entry = Arc::clone(&self.0);
+        Box::pin(async move { Ok(entry.handle(request.map(Body::new), None).await) })
     }
 }
 
@@ -280,20 +284,34 @@ impl Drop for Measure<'_> {
 #[cfg(test)]
 mod tests {
     use lockd_wire::path;
+    use utoipa::OpenApi as _;
 
-    use super::routes;
+    use super::{Description, ROUTES};
 
     #[test]
-    fn every_path_of_the_api_is_described() {
-        let (_, description) = routes().split_for_parts();
+    fn every_path_of_the_api_is_served_and_described() {
+        let description = Description::openapi();
         let described: Vec<&str> = description.paths.paths.keys().map(String::as_str).collect();
+        let served: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
         for path in path::ALL {
             assert!(described.contains(path), "{path} is not described");
+            assert!(served.contains(path), "{path} is not served");
         }
-        assert_eq!(
-            described.len(),
-            path::ALL.len(),
-            "a path is missing from the list: {described:?}"
-        );
+        assert_eq!(described.len(), path::ALL.len(), "more is described: {described:?}");
+        assert_eq!(served.len(), path::ALL.len(), "more is served: {served:?}");
+    }
+
+    /// What a handler says about its methods is what the table lets through.
+    #[test]
+    fn every_route_is_described_with_the_methods_it_takes() {
+        let described = serde_json::to_value(Description::openapi()).unwrap();
+        for route in ROUTES {
+            let page = described["paths"][route.path].as_object().unwrap();
+            let mut says: Vec<String> = page.keys().map(|name| name.to_uppercase()).collect();
+            let mut takes: Vec<&str> = route.methods.iter().map(http::Method::as_str).collect();
+            says.sort();
+            takes.sort_unstable();
+            assert_eq!(says, takes, "{}", route.path);
+        }
     }
 }

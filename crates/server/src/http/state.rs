@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::{RawQuery, State};
-use axum::response::Response;
 use futures_util::StreamExt;
 use http::{HeaderMap, StatusCode, header};
 use lockd_core::answer::Written;
@@ -15,10 +12,11 @@ use lockd_core::state::Then;
 use lockd_wire::state::{Metadata, MetadataReply, MutateRequest, RemoveReply, UpdateReply};
 use lockd_wire::{ErrorBody, ErrorCode, header as names};
 
+use super::body::{Body, Response};
+use super::call::Call;
 use super::error::ApiError;
 use super::reply;
 use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
-use super::router::Api;
 use crate::app::App;
 use crate::app::document::Pieces;
 use crate::app::state::WriteAsk;
@@ -51,19 +49,14 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
         (status = 413, description = "The document is too large", body = ErrorBody),
     )
 )]
-pub(super) async fn update(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let params = Params::of(query.as_deref());
+pub(super) async fn update(call: Call, body: Body) -> Result<Response, ApiError> {
+    let params = call.params();
     let mut pieces = request::pieces(body);
     let outcome = async {
-        let proof = request::proof(&headers)?;
-        let key = params.key(&api.app)?;
+        let proof = request::proof(call.headers())?;
+        let key = params.key(&call.api.app)?;
         let then = request::then(&params)?;
-        take_in(&api.app, key, proof, then, &headers, &mut pieces).await
+        take_in(&call.api.app, key, proof, then, call.headers(), &mut pieces).await
     };
     let outcome = outcome.await;
     heard_out(outcome, &mut pieces).await
@@ -83,17 +76,12 @@ pub(super) async fn update(
         (status = 409, description = "Something is not as expected", body = ErrorBody),
     )
 )]
-pub(super) async fn update_state(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let params = Params::of(query.as_deref());
+pub(super) async fn update_state(call: Call, body: Body) -> Result<Response, ApiError> {
+    let params = call.params();
     let mut pieces = request::pieces(body);
     let outcome = async {
-        let (key, proof) = by_lease(&api.app, &params, &headers)?;
-        take_in(&api.app, key, proof, Then::Commit, &headers, &mut pieces).await
+        let (key, proof) = by_lease(&call.api.app, &params, call.headers())?;
+        take_in(&call.api.app, key, proof, Then::Commit, call.headers(), &mut pieces).await
     };
     let outcome = outcome.await;
     heard_out(outcome, &mut pieces).await
@@ -221,17 +209,12 @@ async fn heard_out(
         (status = 413, description = "The document is too large to be mutated here", body = ErrorBody),
     )
 )]
-pub(super) async fn mutate(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
-    let params = Params::of(query.as_deref());
+pub(super) async fn mutate(call: Call, body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
+    let params = call.params();
     let max = usize::try_from(app.limits.mutate_max).unwrap_or(usize::MAX);
     let (ask, text) = request::json::<MutateRequest>(app, body, max).await?;
-    let proof = request::proof(&headers)?;
+    let proof = request::proof(call.headers())?;
     let namespace = params.get("namespace").or(ask.namespace.as_deref());
     let key = app.key(namespace, params.get("key").unwrap_or_default())?;
     let mut mutations = Vec::new();
@@ -243,7 +226,7 @@ pub(super) async fn mutate(
         return Err(bad(ErrorCode::InvalidBody, "mutations names at least one change"));
     }
     let then = request::then(&params)?;
-    let write = write_ask(key, proof, then, &headers, "mutate", &[&text])?;
+    let write = write_ask(key, proof, then, call.headers(), "mutate", &[&text])?;
     let mutated = app.mutate(write, &mutations).await?;
     let mut response = updated(&mutated.written);
     let count = mutations.len() as u64;
@@ -275,14 +258,9 @@ pub(super) async fn mutate(
         (status = 403, description = "The lease is over, revoked or another's", body = ErrorBody),
     )
 )]
-pub(super) async fn metadata(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
-    let params = Params::of(query.as_deref());
+pub(super) async fn metadata(call: Call, body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
+    let params = call.params();
     let text = request::bytes(app, body, COMMAND_BYTES_MAX).await?;
     let asked: Metadata = if text.is_empty() {
         Metadata::default()
@@ -290,10 +268,16 @@ pub(super) async fn metadata(
         let wrong = |error| bad(ErrorCode::InvalidMetadata, format!("not metadata: {error}"));
         request::object(&text).map_err(wrong)?
     };
-    let proof = request::proof(&headers)?;
+    let proof = request::proof(call.headers())?;
     let key = params.key(app)?;
-    let mut ask =
-        write_ask(key.clone(), proof, request::then(&params)?, &headers, "metadata", &[&text])?;
+    let mut ask = write_ask(
+        key.clone(),
+        proof,
+        request::then(&params)?,
+        call.headers(),
+        "metadata",
+        &[&text],
+    )?;
     ask.hidden = ask.hidden.or(asked.query_hidden);
     if ask.hidden.is_none() {
         return Err(bad(ErrorCode::InvalidMetadata, "say what to change: query_hidden"));
@@ -324,16 +308,12 @@ pub(super) async fn metadata(
         (status = 409, description = "Something is not as expected", body = ErrorBody),
     )
 )]
-pub(super) async fn remove(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
-    let params = Params::of(query.as_deref());
-    let proof = request::proof(&headers)?;
+pub(super) async fn remove(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
+    let params = call.params();
+    let proof = request::proof(call.headers())?;
     let key = params.key(app)?;
-    let ask = write_ask(key, proof, request::then(&params)?, &headers, "remove", &[])?;
+    let ask = write_ask(key, proof, request::then(&params)?, call.headers(), "remove", &[])?;
     let written = app.change(ask, Change::Remove).await?;
     let mut response = reply::ok(&RemoveReply {
         removed: written.removed,

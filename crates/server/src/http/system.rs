@@ -1,16 +1,15 @@
 //! Health, metrics, the API's own description, backups, and what is not there yet.
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, header};
 use lockd_wire::{ErrorBody, ErrorCode};
 
+use super::body::{Body, Response};
+use super::call::Call;
 use super::error::ApiError;
 use super::reply;
-use super::router::{Api, description};
+use super::router::description;
 
 /// Pieces of a backup on their way to the client.
 const BACKUP_PIECES: usize = 4;
@@ -18,8 +17,8 @@ const BACKUP_PIECE_BYTES: usize = 256 * 1024;
 
 /// Whether the process lives.
 #[utoipa::path(get, path = "/healthz", tag = "system", responses((status = 200, description = "It does")))]
-pub(super) async fn healthz() -> Response {
-    plain("ok\n".to_owned())
+pub(super) async fn healthz(_call: Call, _body: Body) -> Result<Response, ApiError> {
+    Ok(plain("ok\n".to_owned()))
 }
 
 /// Whether requests would be served: not while the store fails or the server drains.
@@ -27,13 +26,13 @@ pub(super) async fn healthz() -> Response {
     get, path = "/readyz", tag = "system",
     responses((status = 200, description = "Ready"), (status = 503, description = "Not ready, and why", body = ErrorBody))
 )]
-pub(super) async fn readyz(State(api): State<Api>) -> Result<Response, ApiError> {
-    if api.app.is_draining() {
+pub(super) async fn readyz(call: Call, _body: Body) -> Result<Response, ApiError> {
+    if call.api.app.is_draining() {
         let detail = "the server is shutting down";
         let code = ErrorCode::ShutdownDraining;
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, detail));
     }
-    if let Err(error) = api.app.records.store().health() {
+    if let Err(error) = call.api.app.records.store().health() {
         let code = ErrorCode::StoreUnavailable;
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, error.to_string()));
     }
@@ -41,11 +40,11 @@ pub(super) async fn readyz(State(api): State<Api>) -> Result<Response, ApiError>
 }
 
 /// Measurements for Prometheus; served on the metrics listener.
-pub(super) async fn metrics(State(api): State<Api>) -> Response {
-    let mut response = plain(api.metrics_page());
+pub(super) async fn metrics(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let mut response = plain(call.api.metrics_page());
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
+    Ok(response)
 }
 
 fn plain(text: String) -> Response {
@@ -57,30 +56,30 @@ fn plain(text: String) -> Response {
 
 /// This description.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "system", responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
-pub(super) async fn openapi() -> Response {
-    reply::with_body(StatusCode::OK, Body::from(Bytes::from_owner(description())))
+pub(super) async fn openapi(_call: Call, _body: Body) -> Result<Response, ApiError> {
+    Ok(reply::with_body(StatusCode::OK, Body::from(description())))
 }
 
 /// Not available: queries come with the index.
 #[utoipa::path(method(get, post), path = "/v1/query", tag = "system", responses((status = 501, description = "`query_disabled`", body = ErrorBody)))]
-pub(super) async fn query() -> Response {
-    missing(ErrorCode::QueryDisabled, "this server has no queries")
+pub(super) async fn query(_call: Call, _body: Body) -> Result<Response, ApiError> {
+    Err(missing(ErrorCode::QueryDisabled, "this server has no queries"))
 }
 
 /// Not available: there is no index to flush.
 #[utoipa::path(post, path = "/v1/index/flush", tag = "system", responses((status = 501, description = "`index_unavailable`", body = ErrorBody)))]
-pub(super) async fn index_flush() -> Response {
-    missing(ErrorCode::IndexUnavailable, "this server has no index")
+pub(super) async fn index_flush(_call: Call, _body: Body) -> Result<Response, ApiError> {
+    Err(missing(ErrorCode::IndexUnavailable, "this server has no index"))
 }
 
 /// Not available: namespaces have no configuration.
 #[utoipa::path(method(get, post), path = "/v1/namespace", tag = "system", responses((status = 501, description = "`namespace_config_unavailable`", body = ErrorBody)))]
-pub(super) async fn namespace() -> Response {
-    missing(ErrorCode::NamespaceConfigUnavailable, "namespaces have no configuration here")
+pub(super) async fn namespace(_call: Call, _body: Body) -> Result<Response, ApiError> {
+    Err(missing(ErrorCode::NamespaceConfigUnavailable, "namespaces have no configuration here"))
 }
 
-fn missing(code: ErrorCode, detail: &str) -> Response {
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, code, detail).into_response()
+fn missing(code: ErrorCode, detail: &str) -> ApiError {
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, code, detail)
 }
 
 /// A consistent copy of the whole store, while it is in use. It holds secrets: lease ids.
@@ -91,9 +90,10 @@ fn missing(code: ErrorCode, detail: &str) -> Response {
         (status = 501, description = "`store_unsupported`: this store has no backups", body = ErrorBody),
     )
 )]
-pub(super) async fn backup(State(api): State<Api>) -> Response {
-    let Some(store) = api.embedded.clone() else {
-        return missing(ErrorCode::StoreUnsupported, "only the embedded store can be backed up");
+pub(super) async fn backup(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let Some(store) = call.api.embedded.clone() else {
+        let detail = "only the embedded store can be backed up";
+        return Err(missing(ErrorCode::StoreUnsupported, detail));
     };
     let (sender, receiver) = tokio::sync::mpsc::channel(BACKUP_PIECES);
     let task = tokio::task::spawn_blocking(move || {
@@ -114,7 +114,7 @@ pub(super) async fn backup(State(api): State<Api>) -> Response {
     let mut response = Response::new(Body::from_stream(pieces));
     let kind = HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
+    Ok(response)
 }
 
 /// Blocking writes into a response body; fails when the reader is gone.

@@ -2,21 +2,19 @@
 
 use std::fmt::Write as _;
 
-use axum::body::Body;
-use axum::extract::{RawQuery, State};
-use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use lockd_core::key::{self, KeyName};
 use lockd_store::StoreError;
 use lockd_wire::ErrorBody;
 use lockd_wire::watch::{self as wire, LeaseEvent, ResetEvent, StateEvent};
 
+use super::body::{Body, Response};
+use super::call::Call;
 use super::error::ApiError;
 use super::reply;
-use super::request::{self, Params};
-use super::router::Api;
+use super::request;
 use crate::app::event::What;
 use crate::app::watch::{Scope, Told};
 
@@ -32,14 +30,10 @@ use crate::app::watch::{Scope, Told};
         (status = 400, description = "The request is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn watch(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    let app = &api.app;
+pub(super) async fn watch(call: Call, _body: Body) -> Result<Response, ApiError> {
+    let app = &call.api.app;
     app.refuse_draining()?;
-    let params = Params::of(query.as_deref());
+    let params = call.params();
     let scope = match params.get("key") {
         Some(_) => Scope::Key(params.key(app)?),
         None => Scope::Prefix {
@@ -47,7 +41,8 @@ pub(super) async fn watch(
             prefix: params.get("prefix").unwrap_or_default().to_ascii_lowercase(),
         },
     };
-    let resume = request::text(&headers, "last-event-id").or_else(|| params.get("last_event_id"));
+    let resume =
+        request::text(call.headers(), "last-event-id").or_else(|| params.get("last_event_id"));
     let watch = app.watch(scope, resume);
     let incarnation = app.incarnation.clone();
     let events = stream::try_unfold((watch, incarnation), |(mut watch, incarnation)| async move {

@@ -3,6 +3,7 @@
 
 use super::facts::{Facts, number};
 use crate::answer::Answer;
+use crate::call::Ask;
 
 const EXPECTED: &[&str] = &[
     "waiting",
@@ -24,7 +25,10 @@ pub(super) fn no_surprising_answers(facts: &Facts<'_>) -> Vec<String> {
     let mut wrong = Vec::new();
     for op in &facts.history.ops {
         let Some(refused) = op.answer().and_then(Answer::refused) else { continue };
-        if !EXPECTED.contains(&refused.code.as_str()) {
+        // A document that can no longer be read breaks off; there is no way to say more.
+        let reads = matches!(op.ask, Ask::Get { .. } | Ask::View { .. } | Ask::Read { .. });
+        let broke_off = reads && refused.code == "broken";
+        if !broke_off && !EXPECTED.contains(&refused.code.as_str()) {
             let number = number(facts.history, op);
             wrong.push(format!("{number} heard {}: {}", refused.code, refused.detail));
         }

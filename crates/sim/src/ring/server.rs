@@ -4,14 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use futures_util::FutureExt;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use lockd_core::time::{BootId, Span, UnixMillis};
 use lockd_server::clock::{Clock, ManualClock};
 use lockd_server::ids::Ids;
-use lockd_server::{Handler, Parts, Server, Settings, StartError};
+use lockd_server::{Body, Handler, Parts, Server, Settings, StartError};
 use lockd_store::{MemStore, Store};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Request;
 use lockd_server::clock::Clock;
 use lockd_server::ids::Ids;
-use lockd_server::{Handler, Parts, Server, Settings};
+use lockd_server::{Body, Handler, Parts, Server, Settings};
 use lockd_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;

@@ -1,10 +1,10 @@
 //! A watcher: reads the stream of events and tells them one by one.
 
-use axum::body::Body;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::Request;
-use lockd_server::Handler;
+use http_body_util::BodyExt;
+use lockd_server::{Body, Handler};
 use lockd_wire::watch::{self as wire, LeaseEvent, ResetEvent, StateEvent};
 use tower::ServiceExt;
 

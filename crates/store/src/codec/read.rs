@@ -1,6 +1,7 @@
 //! Bytes to fields. Every read is bounded by what is left; nothing here can panic or allocate
 //! more than the bytes it was given.
 
+use bytes::Bytes;
 use lockd_core::answer::{Answer, Remembered, Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
@@ -17,13 +18,15 @@ use super::write::{HAS_ENDED, HAS_LEASE, HAS_STAGED, HAS_STATE, IS_HIDDEN};
 type Read<T> = Result<T, CodecError>;
 
 pub(super) struct Reader<'a> {
+    /// All of it, for documents, which are not copied.
+    whole: &'a Bytes,
     rest: &'a [u8],
-    length: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes, length: bytes.len() }
+    /// Reads what follows the header.
+    pub(super) fn new(whole: &'a Bytes, body: &'a [u8]) -> Self {
+        Self { whole, rest: body }
     }
 
     pub(super) fn finish(&self) -> Read<()> {
@@ -31,7 +34,7 @@ impl<'a> Reader<'a> {
     }
 
     fn malformed(&self) -> CodecError {
-        CodecError::Malformed(self.length - self.rest.len())
+        CodecError::Malformed(self.whole.len() - self.rest.len())
     }
 
     fn take(&mut self, count: usize) -> Read<&'a [u8]> {
@@ -77,6 +80,11 @@ impl<'a> Reader<'a> {
     fn slice(&mut self) -> Read<&'a [u8]> {
         let count = self.count(self.rest.len())?;
         self.take(count)
+    }
+
+    /// Part of the whole, which lives on with it.
+    fn document(&mut self) -> Read<Bytes> {
+        Ok(self.whole.slice_ref(self.slice()?))
     }
 
     fn text(&mut self) -> Read<&'a str> {
@@ -148,7 +156,7 @@ fn state(reader: &mut Reader<'_>) -> Read<State> {
     let etag = Etag(reader.array()?);
     let bytes = reader.number()?;
     let content = match reader.byte()? {
-        0 => Content::Inline(reader.slice()?.into()),
+        0 => Content::Inline(reader.document()?),
         1 => Content::Blob(reader.text()?.into()),
         _ => return Err(reader.malformed()),
     };

@@ -1,5 +1,6 @@
 //! Records come back as they were stored, and anything else is damage.
 
+use bytes::Bytes;
 use lockd_core::answer::{Answer, Remembered, Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
@@ -92,7 +93,7 @@ fn every_flipped_bit_is_noticed() {
     for at in 0..bytes.len() * 8 {
         let mut damaged = bytes.to_vec();
         damaged[at / 8] ^= 1 << (at % 8);
-        assert!(decode(&damaged, &timeline()).is_err(), "bit {at}");
+        assert!(decode(&damaged.into(), &timeline()).is_err(), "bit {at}");
     }
 }
 
@@ -100,7 +101,7 @@ fn every_flipped_bit_is_noticed() {
 fn every_cut_is_noticed() {
     let bytes = encode(&full(), BOOT);
     for length in 0..bytes.len() {
-        assert!(decode(&bytes[..length], &timeline()).is_err(), "{length} bytes");
+        assert!(decode(&bytes.slice(..length), &timeline()).is_err(), "{length} bytes");
     }
 }
 
@@ -108,14 +109,14 @@ fn every_cut_is_noticed() {
 fn a_newer_format_is_named() {
     let mut bytes = encode(&full(), BOOT).to_vec();
     bytes[2] = 9;
-    assert_eq!(decode(&bytes, &timeline()), Err(CodecError::Version(9)));
+    assert_eq!(decode(&bytes.into(), &timeline()), Err(CodecError::Version(9)));
 }
 
 /// The bytes written by format 1 must be readable for ever.
 #[test]
 fn the_fixture_of_format_1_is_still_read() {
     let fixture = include_bytes!("../../fixtures/record-1.bin");
-    assert_eq!(decode(fixture, &timeline()), Ok(full()));
+    assert_eq!(decode(&Bytes::from_static(fixture), &timeline()), Ok(full()));
 }
 
 proptest! {
@@ -124,7 +125,7 @@ proptest! {
         let mut bytes = vec![b'L', b'K', 1];
         bytes.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
         bytes.extend_from_slice(&body);
-        if let Ok(record) = decode(&bytes, &timeline()) {
+        if let Ok(record) = decode(&bytes.into(), &timeline()) {
             prop_assert_eq!(decode(&encode(&record, BOOT), &timeline()), Ok(record));
         }
     }

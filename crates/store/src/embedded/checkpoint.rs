@@ -269,6 +269,8 @@ impl Checkpointer {
         self.checkpoints.state.lock().wanted = false;
         let Some(Frozen { table, position }) = frozen else { return Ok(()) };
         self.ingest(&table, position).map_err(NotDone::Tree)?;
+        // While they are still seen as newer than the tree, nobody looks for them in the cache.
+        self.tree.cache.refresh(&table);
         if let State::Open { published, .. } = &mut *self.shared.state.write() {
             published.frozen = None;
         }

@@ -129,6 +129,7 @@ impl Engine {
             writer,
             revision: position.revision,
             frame: FrameBuilder::default(),
+            last_batch: 0,
         };
         Ok(Self { committer, preparer, checkpointer })
     }

@@ -5,6 +5,7 @@
 
 mod backup;
 mod blob;
+mod cache;
 mod check;
 mod checkpoint;
 mod clock;

@@ -15,8 +15,8 @@ pub const SEGMENT_BYTES: u64 = 16 << 20;
 pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 /// The records in memory that make a checkpoint due.
 pub const HEAD_BYTES: u64 = 16 << 20;
-/// The block cache of the tree.
-pub const CACHE_BYTES: u64 = 32 << 20;
+/// What is kept in memory of the tree: records, and blocks.
+pub const CACHE_BYTES: u64 = 256 << 20;
 /// Records younger than this are not worth an idle checkpoint.
 pub const IDLE_AFTER: Duration = Duration::from_secs(10);
 /// Less than this in memory is left to the log, however idle the store is.
@@ -31,6 +31,9 @@ pub(super) const QUEUE_COMMITS: usize = 1024;
 /// How much is put into one group commit.
 pub(super) const BATCH_COMMITS: usize = 1024;
 pub(super) const BATCH_BYTES: usize = 2 << 20;
+/// A batch of at least so many commits makes the next one wait for as many, for a moment.
+pub(super) const GATHER_FROM: usize = 16;
+pub(super) const GATHER_TIME: Duration = Duration::from_micros(50);
 /// Log and head may grow to this many times the checkpoint threshold before commits wait.
 pub(super) const BACKLOG_TIMES: u64 = 4;
 /// How long a commit waits for a checkpoint or for a new segment before it is refused.
@@ -56,7 +59,7 @@ pub struct EmbeddedOptions {
     pub checkpoint_bytes: u64,
     /// Records in memory that make a checkpoint due.
     pub head_bytes: u64,
-    /// Block cache of the tree.
+    /// What may be kept in memory of the tree.
     pub cache_bytes: u64,
     /// An idle store writes records older than this to the tree.
     pub idle_after: Duration,

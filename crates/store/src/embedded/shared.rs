@@ -12,7 +12,7 @@ use super::dir::Layout;
 use super::head::Published;
 use super::log::Log;
 use super::options::EmbeddedOptions;
-use super::tree::TreeError;
+use super::tree::{Tree, TreeError};
 use crate::port::{Gauges, Name, Page, StoreError, Stored};
 
 pub(super) struct Shared {
@@ -74,16 +74,34 @@ impl From<TreeError> for StoreError {
 
 impl Shared {
     pub(super) fn load(&self, name: &str) -> Result<Option<Stored>, StoreError> {
-        let tree = {
+        let (tree, generation) = {
             let state = self.state.read();
             let published = state.published()?;
             if let Some(entry) = published.dirty(name) {
                 return Ok(entry.stored());
             }
-            Arc::clone(&published.tree)
+            (Arc::clone(&published.tree), published.generation)
         };
         // Not newer than the tree a moment ago, so the tree has it, or something newer still.
-        Ok(tree.get(name)?)
+        if let Some(stored) = tree.cache.get(name) {
+            return Ok(Some(stored));
+        }
+        let found = tree.read(name)?;
+        if let Some(stored) = &found {
+            self.keep(name, stored, &tree, generation);
+        }
+        Ok(found)
+    }
+
+    /// Keeps what was read from the tree, unless the tree may hold something newer by now: what
+    /// has changed since then gets there with a later generation. The lock is held meanwhile, so
+    /// that none can begin.
+    pub(super) fn keep(&self, name: &str, stored: &Stored, tree: &Tree, generation: u64) {
+        if let State::Open { published, .. } = &*self.state.read()
+            && published.generation == generation
+        {
+            tree.cache.keep(name, stored);
+        }
     }
 
     pub(super) fn load_many(&self, names: &[Name]) -> Result<Vec<Option<Stored>>, StoreError> {

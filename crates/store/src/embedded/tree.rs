@@ -8,9 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
+use bytes::{Buf, Bytes};
+use fjall::config::{BlockSizePolicy, HashRatioPolicy, PinningPolicy};
+use fjall::{
+    Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot, UserValue,
+};
 
+use super::cache::RecordCache;
 use super::frame::Reader;
 use super::head::{Entry, Position, Table};
 use crate::port::{Name, Revision, Stored};
@@ -19,9 +23,14 @@ const RECORDS: &str = "records";
 /// Sorts before every record, so that a checkpoint can begin with it.
 const POSITION_KEY: &[u8] = b"m";
 const RECORD_PREFIX: u8 = b'r';
+const REVISION_BYTES: usize = 8;
 /// One thread compacts; the machine belongs to the server.
 const WORKERS: usize = 1;
 const OPEN_FILES: usize = 256;
+const BLOCK_BYTES: u32 = 2 << 10;
+const HASH_SLOTS_PER_RECORD: f32 = 1.33;
+/// Most reads are of single records, which take less room than the blocks they are in.
+const BLOCK_CACHE_SHARE: u64 = 8;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum TreeError {
@@ -58,32 +67,54 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, TreeError>) -> Result<T, TreeError
         .unwrap_or_else(|_| Err(TreeError::Broken("tree: it panicked".into())))
 }
 
+/// Nearly every read is of one record: blocks are small and carry a hash table of their records,
+/// and what leads to them stays in memory (for the large levels, that is its upper part).
+fn options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
+        .data_block_hash_ratio_policy(HashRatioPolicy::all(HASH_SLOTS_PER_RECORD))
+        .index_block_pinning_policy(PinningPolicy::all(true))
+        .filter_block_pinning_policy(PinningPolicy::all(true))
+}
+
 pub(super) struct Tree {
     db: Database,
     records: Keyspace,
+    pub(super) cache: RecordCache,
 }
 
 impl Tree {
     /// Opens the tree and tells how far the log is in it.
     pub(super) fn open(path: &Path, cache_bytes: u64) -> Result<(Self, Position), TreeError> {
         guarded(|| {
+            let block_bytes = cache_bytes / BLOCK_CACHE_SHARE;
             let db = Database::builder(path)
-                .cache_size(cache_bytes)
+                .cache_size(block_bytes)
                 .worker_threads(WORKERS)
                 .max_cached_files(Some(OPEN_FILES))
                 .open()?;
-            let records = db.keyspace(RECORDS, KeyspaceCreateOptions::default)?;
+            let records = db.keyspace(RECORDS, options)?;
             let position = match records.get(POSITION_KEY)? {
                 Some(bytes) => decode_position(&bytes)
                     .ok_or_else(|| TreeError::Damaged("tree: unreadable position".into()))?,
                 None => Position { next_frame: 1, revision: 0 },
             };
-            Ok((Self { db, records }, position))
+            let cache = RecordCache::new(cache_bytes - block_bytes);
+            Ok((Self { db, records, cache }, position))
         })
     }
 
+    /// What the tree holds, from memory if it is there.
     pub(super) fn get(&self, name: &str) -> Result<Option<Stored>, TreeError> {
-        guarded(|| self.records.get(key(name))?.map(|bytes| decode(name, &bytes)).transpose())
+        match self.cache.get(name) {
+            Some(stored) => Ok(Some(stored)),
+            None => self.read(name),
+        }
+    }
+
+    /// What the tree holds, from its files.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Stored>, TreeError> {
+        guarded(|| self.records.get(key(name))?.map(|bytes| decode(name, bytes)).transpose())
     }
 
     pub(super) fn snapshot(self: &Arc<Self>) -> TreeSnapshot {
@@ -151,7 +182,7 @@ impl TreeSnapshot {
     pub(super) fn get(&self, name: &str) -> Result<Option<Stored>, TreeError> {
         guarded(|| {
             let found = self.snapshot.get(&self.tree.records, key(name))?;
-            found.map(|bytes| decode(name, &bytes)).transpose()
+            found.map(|bytes| decode(name, bytes)).transpose()
         })
     }
 
@@ -171,7 +202,7 @@ impl TreeSnapshot {
             for item in self.snapshot.range::<Vec<u8>, _>(&self.tree.records, range) {
                 let (key, bytes) = item.into_inner()?;
                 let name = name(&key)?;
-                if act(name, decode(name, &bytes)?) == Walk::Stop {
+                if act(name, decode(name, bytes)?) == Walk::Stop {
                     break;
                 }
             }
@@ -208,12 +239,13 @@ fn encode(revision: u64, bytes: &Bytes) -> Vec<u8> {
     value
 }
 
-fn decode(name: &str, value: &[u8]) -> Result<Stored, TreeError> {
-    let mut reader = Reader(value);
-    let revision = reader
+fn decode(name: &str, value: UserValue) -> Result<Stored, TreeError> {
+    let mut bytes = Bytes::from(value);
+    let revision = Reader(&bytes)
         .u64()
         .ok_or_else(|| TreeError::Damaged(format!("tree: record {name:?} has no revision")))?;
-    Ok(Stored { bytes: Bytes::copy_from_slice(reader.0), revision: Revision(revision) })
+    bytes.advance(REVISION_BYTES);
+    Ok(Stored { bytes, revision: Revision(revision) })
 }
 
 fn encode_position(position: Position) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! Tests of the adapter that need its insides.
 
 mod backup;
+mod cache;
 mod conformance;
 mod crash;
 mod damage;

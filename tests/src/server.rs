@@ -24,6 +24,7 @@ pub struct Options {
     in_memory: bool,
     listen: Option<String>,
     flags: Vec<String>,
+    secure: bool,
 }
 
 impl Options {
@@ -37,6 +38,12 @@ impl Options {
     #[must_use]
     pub fn in_memory() -> Self {
         Self { in_memory: true, ..Self::default() }
+    }
+
+    /// With mutual TLS, as by default; bundles are in [`Server::bundles`].
+    #[must_use]
+    pub fn secure() -> Self {
+        Self { in_memory: true, secure: true, ..Self::default() }
     }
 
     #[must_use]
@@ -169,6 +176,12 @@ impl Server {
         self.options.store.clone().unwrap_or_else(|| self.home.path().join("data"))
     }
 
+    /// The folder of CA and bundles, made at the first start.
+    #[must_use]
+    pub fn bundles(&self) -> PathBuf {
+        self.home.path().join(".lockd")
+    }
+
     /// The files of documents that are too large for their records.
     #[must_use]
     pub fn blobs(&self) -> Vec<PathBuf> {
@@ -269,7 +282,10 @@ impl Drop for Server {
 
 fn spawn(options: &Options, home: &Path) -> (Child, Log) {
     let mut command = command(home);
-    command.arg("--disable-mtls").args(["--metrics-listen", "127.0.0.1:0"]);
+    if !options.secure {
+        command.arg("--disable-mtls");
+    }
+    command.args(["--metrics-listen", "127.0.0.1:0"]);
     command.args(["--listen", options.listen.as_deref().unwrap_or("127.0.0.1:0"), "--store"]);
     match &options.store {
         _ if options.in_memory => command.arg("mem://"),
@@ -299,7 +315,7 @@ pub fn run(home: &Path, args: &[&str], environment: &[(&str, &str)]) -> Output {
 }
 
 fn read_place(text: &str) -> Place {
-    match text.strip_prefix("http://") {
+    match text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) {
         Some(address) => Place::Tcp(address.parse().expect("an address")),
         None => Place::Unix(text.strip_prefix("unix://").expect("an address").into()),
     }

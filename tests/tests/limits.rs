@@ -17,7 +17,7 @@ use lockd_wire::path;
 
 fn place(bound: &Bound) -> Place {
     match bound {
-        Bound::Tcp(address) => Place::Tcp(*address),
+        Bound::Tcp(address) | Bound::Tls(address) => Place::Tcp(*address),
         Bound::Unix(path) => Place::Unix(path.clone()),
     }
 }

@@ -90,7 +90,7 @@ async fn exchange(
 
 fn tcp(bound: Option<&Bound>) -> Result<String> {
     match bound {
-        Some(Bound::Tcp(address)) => Ok(address.to_string()),
+        Some(Bound::Tcp(address) | Bound::Tls(address)) => Ok(address.to_string()),
         Some(Bound::Unix(_)) | None => bail!("not listening on TCP"),
     }
 }

@@ -2,6 +2,11 @@
 //! flags, environment and file can never drift apart.
 
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, Parser, Subcommand, parser::ValueSource};
+use lockd_cli::cmd::auth::AuthArgs;
+use lockd_cli::cmd::client::ClientArgs;
+use lockd_cli::cmd::completions::CompletionsArgs;
+use lockd_cli::cmd::explain::ExplainArgs;
+use lockd_cli::cmd::man::ManArgs;
 use lockd_server::config::SETTINGS;
 
 use crate::cmd;
@@ -21,7 +26,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Client(Box<cmd::client::ClientArgs>),
+    Client(Box<ClientArgs>),
+    Auth(Box<AuthArgs>),
     /// Show in half a minute what lockd does
     Demo,
     /// A worker of the demo
@@ -33,6 +39,9 @@ pub(crate) enum Command {
     /// Back up, restore, check and look into a store
     #[command(subcommand)]
     Store(cmd::store::StoreCommand),
+    Explain(ExplainArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
     /// Print the version
     Version,
 }
@@ -42,6 +51,7 @@ Examples:
   lockd --disable-mtls                       serve plain HTTP on 127.0.0.1:9341
   lockd --disable-mtls --store mem://        the same, forgetting everything at the end
   lockd demo                                 watch a hand-over
+  lockd auth new client --cn worker-1        a certificate for a client
   lockd config gen > ~/.lockd/config.yaml    a settings file to start from
 
 Every flag NAME is also the variable LOCKD_NAME and the key NAME of the settings file; a flag

@@ -1,6 +1,6 @@
-//! One command per file. Each returns an exit code; errors are told on standard error.
+//! One command per file. Each returns an exit code; errors are told on standard error. The
+//! commands that need no server in this process are in the library.
 
-pub(crate) mod client;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod server;
@@ -10,17 +10,22 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
+use lockd_cli::cmd::{auth, client, completions, explain, man};
 
-use crate::args::{Cli, Command};
+use crate::args::{self, Cli, Command};
 
 pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
     match cli.command {
         None => server::run(cli.config, matches).await,
         Some(Command::Client(args)) => Box::pin(client::run(*args)).await,
+        Some(Command::Auth(args)) => auth::run(*args),
         Some(Command::Demo) => demo::run().await,
         Some(Command::DemoWorker(args)) => demo::work(args).await,
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Store(command)) => store::run(command).await,
+        Some(Command::Explain(args)) => explain::run(&args),
+        Some(Command::Completions(args)) => completions::run(&args, args::command()),
+        Some(Command::Man(args)) => man::run(&args, args::command()),
         Some(Command::Version) => {
             say(&format!("lockd {}", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS

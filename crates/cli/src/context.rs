@@ -5,6 +5,7 @@
 //! another one.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use lockd_client::{Grant, LeaseContext};
 
@@ -17,6 +18,7 @@ pub(crate) const ENVIRONMENT: &str = "\
 Environment:
   LOCKD_CLIENT_SERVER         server address, as --server
   LOCKD_CLIENT_NAMESPACE      namespace, as --namespace
+  LOCKD_CLIENT_BUNDLE         the client's bundle, as --bundle
   LOCKD_CLIENT_TIMEOUT        as --timeout
   LOCKD_CLIENT_DISABLE_MTLS   as --disable-mtls
   LOCKD_CLIENT_OWNER          who holds what is acquired, as --owner
@@ -141,18 +143,22 @@ impl Environment {
 }
 
 /// Names as the server compares them.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     let name = name.trim();
     name.strip_prefix('/').unwrap_or(name).to_ascii_lowercase()
 }
 
 /// The variables that hand a lease on to other commands.
-pub(crate) fn exports(grant: &Grant, server: &str) -> Vec<(String, String)> {
+pub(crate) fn exports(grant: &Grant, server: &str, bundle: Option<&Path>) -> Vec<(String, String)> {
     let context = &grant.context;
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let number = |value: u64| value.to_string();
-    [
-        ("SERVER", server.to_owned()),
+    let mut exports = vec![("SERVER", server.to_owned())];
+    // Absolute, because whoever reads it may be in another folder.
+    let bundle =
+        bundle.and_then(|path| std::path::absolute(path).ok()?.to_str().map(str::to_owned));
+    exports.extend(bundle.map(|path| ("BUNDLE", path)));
+    exports.extend([
         ("NAMESPACE", text(&context.namespace)),
         ("KEY", context.key.clone()),
         ("LEASE", context.lease_id.clone()),
@@ -163,9 +169,8 @@ pub(crate) fn exports(grant: &Grant, server: &str) -> Vec<(String, String)> {
         ("ETAG", text(&grant.etag)),
         ("EXPIRES_UNIX", number(grant.expires_at_unix)),
         ("CORRELATION_ID", grant.correlation_id.clone()),
-    ]
-    .map(|(name, value)| (format!("{PREFIX}{name}"), value))
-    .into()
+    ]);
+    exports.into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
 }
 
 /// Lines that a shell can `eval`.

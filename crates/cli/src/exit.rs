@@ -8,11 +8,12 @@ use lockd_client::{
 };
 
 /// What the help text and the manual say about exit codes.
-pub(crate) const EXIT_CODES: &str = "\
+pub const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    failed for another reason than those below
   2    the command line is wrong
+  3    auth verify, store check: it was checked, and something is wrong
   69   no server could be reached, or it cannot serve right now; trying again may help
   70   it is not known whether the change happened: read before doing it again
   73   the key exists already (--if-not-exists)
@@ -25,9 +26,10 @@ Exit codes:
   128+n  run: the command was ended by signal n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     Failed,
     Usage,
+    Wrong,
     Unavailable,
     Unknown,
     Exists,
@@ -40,10 +42,11 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    pub(crate) fn code(self) -> u8 {
+    pub fn code(self) -> u8 {
         match self {
             Self::Failed => 1,
             Self::Usage => 2,
+            Self::Wrong => 3,
             Self::Unavailable => 69,
             Self::Unknown => 70,
             Self::Exists => 73,
@@ -59,7 +62,7 @@ impl Exit {
 
 /// Why a command failed: a message, what to do next, and the exit code.
 #[derive(Debug)]
-pub(crate) enum Problem {
+pub enum Problem {
     /// Nobody reads what we write any more; nothing is wrong.
     ClosedPipe,
     Told {
@@ -69,34 +72,34 @@ pub(crate) enum Problem {
     },
 }
 
-pub(crate) type Done<T = ()> = Result<T, Problem>;
+pub type Done<T = ()> = Result<T, Problem>;
 
 impl Problem {
-    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self::Told { exit, message: message.into(), hint: None }
     }
 
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    pub(crate) fn failed(message: impl Into<String>) -> Self {
+    pub fn failed(message: impl Into<String>) -> Self {
         Self::new(Exit::Failed, message)
     }
 
-    pub(crate) fn lost(lost: &Lost) -> Self {
+    pub fn lost(lost: &Lost) -> Self {
         Self::new(Exit::Lost, lost.to_string())
     }
 
     /// Says what to do next.
-    pub(crate) fn hint(mut self, next: impl Into<String>) -> Self {
+    pub fn hint(mut self, next: impl Into<String>) -> Self {
         if let Self::Told { hint, .. } = &mut self {
             *hint = Some(next.into());
         }
         self
     }
 
-    pub(crate) fn exit(&self) -> Option<Exit> {
+    pub fn exit(&self) -> Option<Exit> {
         match self {
             Self::ClosedPipe => None,
             Self::Told { exit, .. } => Some(*exit),
@@ -112,8 +115,21 @@ impl Problem {
     }
 }
 
+/// What cannot be told apart by a program: the sentence says it all.
+macro_rules! plain_failures {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Problem {
+            fn from(error: $error) -> Self {
+                Self::failed(chain(&error))
+            }
+        }
+    )*};
+}
+
+plain_failures! { lockd_pki::BundleError, lockd_pki::FileError, lockd_pki::IssueError }
+
 /// An error with all its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
@@ -206,9 +222,10 @@ mod tests {
 
     const MANUAL: &str = include_str!("../../../docs/cli.md");
 
-    const ALL: [Exit; 11] = [
+    const ALL: [Exit; 12] = [
         Exit::Failed,
         Exit::Usage,
+        Exit::Wrong,
         Exit::Unavailable,
         Exit::Unknown,
         Exit::Exists,

@@ -2,9 +2,11 @@
 
 use tracing_subscriber::EnvFilter;
 
+use crate::ui;
+
 /// # Errors
 /// When the filter does not parse; the message says so.
-pub(crate) fn init(filter: &str, json: bool) -> Result<(), String> {
+pub fn init(filter: &str, json: bool) -> Result<(), String> {
     // What the storage engine tells about itself is of no interest unless somebody asks.
     let quiet = format!("fjall=warn,lsm_tree=warn,{filter}");
     let parsed =
@@ -13,8 +15,7 @@ pub(crate) fn init(filter: &str, json: bool) -> Result<(), String> {
     let set = if json {
         builder.json().flatten_event(true).try_init()
     } else {
-        let color = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        builder.with_ansi(color).try_init()
+        builder.with_ansi(ui::is_colored(&std::io::stderr())).try_init()
     };
     set.map_err(|error| format!("the log is set up already: {error}"))
 }

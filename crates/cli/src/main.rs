@@ -3,10 +3,7 @@
 
 mod args;
 mod cmd;
-mod context;
-mod exit;
-mod log;
-mod ui;
+mod notify;
 
 use std::process::ExitCode;
 

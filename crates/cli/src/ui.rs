@@ -2,16 +2,22 @@
 //!
 //! A reader that has gone away ends the command quietly.
 
-use std::io::{self, Write as _};
+mod progress;
+mod table;
+
+use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use serde::Serialize;
 
 use crate::exit::{Done, Problem, chain};
+pub use progress::Progress;
+pub use table::table;
 
 /// How data is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// For people and shells
     Text,
     Json,
@@ -19,11 +25,7 @@ pub(crate) enum Format {
 }
 
 /// Prints a value in the wanted format; the text is only made if it is wanted.
-pub(crate) fn print<T: Serialize>(
-    format: Format,
-    value: &T,
-    text: impl FnOnce() -> String,
-) -> Done {
+pub fn print<T: Serialize>(format: Format, value: &T, text: impl FnOnce() -> String) -> Done {
     match format {
         Format::Text => data(&text()),
         Format::Json => {
@@ -40,19 +42,31 @@ pub(crate) fn print<T: Serialize>(
 }
 
 /// Prints one of several values; in YAML each is a document of its own.
-pub(crate) fn print_one<T: Serialize>(
-    format: Format,
-    value: &T,
-    text: impl FnOnce() -> String,
-) -> Done {
+pub fn print_one<T: Serialize>(format: Format, value: &T, text: impl FnOnce() -> String) -> Done {
     if format == Format::Yaml {
         data("---")?;
     }
     print(format, value, text)
 }
 
+/// Whether a person reads standard output, so that tables are of use.
+#[must_use]
+pub fn is_read_by_a_person() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Whether colours are of use there. `NO_COLOR` forbids them, unless it is empty.
+#[must_use]
+pub fn is_colored(stream: &impl IsTerminal) -> bool {
+    may_color(std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()), stream)
+}
+
+fn may_color(forbidden: bool, stream: &impl IsTerminal) -> bool {
+    !forbidden && stream.is_terminal()
+}
+
 /// Lines of data; nothing at all for an empty text.
-pub(crate) fn data(text: &str) -> Done {
+pub fn data(text: &str) -> Done {
     if text.is_empty() {
         return Ok(());
     }
@@ -63,19 +77,28 @@ pub(crate) fn data(text: &str) -> Done {
 }
 
 /// Bytes of data as they are.
-pub(crate) fn bytes(bytes: &[u8]) -> Done {
+pub fn bytes(bytes: &[u8]) -> Done {
     let mut out = io::stdout().lock();
     out.write_all(bytes).map_err(broken)?;
     out.flush().map_err(broken)
 }
 
+/// What this program is called in messages.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
+
+/// Says from now on which program is talking; only the first name counts.
+pub fn speak_as(program: &'static str) {
+    PROGRAM.get_or_init(|| program);
+}
+
 /// Something a person may want to know. Not being able to say it is no error.
-pub(crate) fn note(text: &str) {
-    let _said = writeln!(io::stderr().lock(), "lockd: {text}").is_ok();
+pub fn note(text: &str) {
+    let program = PROGRAM.get().unwrap_or(&"lockd");
+    let _said = writeln!(io::stderr().lock(), "{program}: {text}").is_ok();
 }
 
 /// Says why a command failed, and gives its exit code.
-pub(crate) fn fail(problem: &Problem) -> ExitCode {
+pub fn fail(problem: &Problem) -> ExitCode {
     match problem.exit() {
         None => ExitCode::SUCCESS,
         Some(exit) => {

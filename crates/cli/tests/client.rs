@@ -242,7 +242,7 @@ fn no_server_exits_with_69() {
         assert!(said.contains("--server"), "{said}");
     }
     let (code, said) = server.fails(&["get", "k", "--server", "https://h"]);
-    assert_eq!((code, said.contains("TLS")), (2, true), "{said}");
+    assert_eq!((code, said.contains("no client bundle")), (2, true), "{said}");
 }
 
 #[test]

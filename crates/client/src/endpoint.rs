@@ -1,4 +1,5 @@
-//! Where a server is: `http://host:port`, a bare `host[:port]`, or `unix:///path/to/socket`.
+//! Where a server is: `https://host:port`, `http://host:port`, a bare `host[:port]`, or
+//! `unix:///path/to/socket`. A bare one means TLS for a client that has a bundle.
 //!
 //! Parsing is the only way to an [`Endpoint`]. Opening a connection to one is left to `dial`.
 
@@ -20,7 +21,7 @@ pub struct Endpoint {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    Tcp { host: String, port: u16 },
+    Tcp { host: String, port: u16, tls: bool },
     Unix { path: PathBuf },
 }
 
@@ -36,12 +37,13 @@ pub enum EndpointError {
     Malformed(String),
     #[error("server address {0:?} has a path: only the server itself can be named")]
     Path(String),
-    #[error(
-        "server address {0:?} needs TLS, which this client does not speak: use http:// or unix://"
-    )]
-    Tls(String),
-    #[error("server address {0:?} has an unknown scheme: use http:// or unix://")]
+    #[error("server address {0:?} needs a client bundle; name one, or use http:// or unix://")]
+    NoBundle(String),
+    #[error("server address {0:?} has an unknown scheme: use https://, http:// or unix://")]
     Scheme(String),
+    /// The bundle cannot be used; the text says why.
+    #[error("{0}")]
+    Bundle(String),
 }
 
 impl Endpoint {
@@ -50,15 +52,24 @@ impl Endpoint {
     /// # Errors
     /// When it is not one, or cannot be spoken to.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
+        Self::parse_for(text, false)
+    }
+
+    /// Reads an address for a client that has a bundle, or has none.
+    ///
+    /// # Errors
+    /// When it is not one, or cannot be spoken to.
+    pub fn parse_for(text: &str, bundle: bool) -> Result<Self, EndpointError> {
         let text = text.trim();
         if text.is_empty() {
             return Err(EndpointError::Missing);
         }
         match text.split_once("://") {
-            None => Self::tcp(text, text),
-            Some(("http", rest)) => Self::tcp(rest, text),
+            None => Self::tcp(text, text, bundle),
+            Some(("http", rest)) => Self::tcp(rest, text, false),
+            Some(("https", rest)) if bundle => Self::tcp(rest, text, true),
+            Some(("https", _)) => Err(EndpointError::NoBundle(text.to_owned())),
             Some(("unix", path)) => Self::unix(path, text),
-            Some(("https", _)) => Err(EndpointError::Tls(text.to_owned())),
             Some(_) => Err(EndpointError::Scheme(text.to_owned())),
         }
     }
@@ -71,7 +82,7 @@ impl Endpoint {
         &self.authority
     }
 
-    fn tcp(rest: &str, text: &str) -> Result<Self, EndpointError> {
+    fn tcp(rest: &str, text: &str, tls: bool) -> Result<Self, EndpointError> {
         let malformed = || EndpointError::Malformed(text.to_owned());
         let (authority, path) = match rest.split_once('/') {
             Some((authority, path)) => (authority, path),
@@ -95,7 +106,7 @@ impl Endpoint {
         let authority = format!("{}:{port}", parsed.host()).parse().map_err(|_| malformed())?;
         // Brackets belong to the text of an IPv6 address, not to the address.
         let host = parsed.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self { target: Target::Tcp { host, port }, authority })
+        Ok(Self { target: Target::Tcp { host, port, tls }, authority })
     }
 
     fn unix(path: &str, text: &str) -> Result<Self, EndpointError> {
@@ -110,6 +121,7 @@ impl Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
+            Target::Tcp { tls: true, .. } => write!(f, "https://{}", self.authority),
             Target::Tcp { .. } => write!(f, "http://{}", self.authority),
             Target::Unix { path } => write!(f, "unix://{}", path.display()),
         }
@@ -138,16 +150,29 @@ mod tests {
     }
 
     #[test]
+    fn with_a_bundle_a_bare_address_means_tls_and_a_scheme_is_honoured() {
+        for (given, full) in [
+            ("localhost", "https://localhost:9341"),
+            ("https://h:1", "https://h:1"),
+            ("http://h:1", "http://h:1"),
+            ("unix:///run/lockd.sock", "unix:///run/lockd.sock"),
+        ] {
+            let parsed = Endpoint::parse_for(given, true);
+            assert_eq!(parsed.map(|endpoint| endpoint.to_string()), Ok(full.to_owned()), "{given}");
+        }
+    }
+
+    #[test]
     fn ipv6_is_dialled_without_brackets() {
         let endpoint = Endpoint::parse("http://[::1]:7").unwrap();
-        assert_eq!(endpoint.target(), &Target::Tcp { host: "::1".to_owned(), port: 7 });
+        assert_eq!(endpoint.target(), &Target::Tcp { host: "::1".to_owned(), port: 7, tls: false });
     }
 
     #[test]
     fn what_cannot_be_spoken_to_is_refused_with_a_reason() {
         let refused = |text: &str| Endpoint::parse(text).unwrap_err();
         assert_eq!(refused("  "), EndpointError::Missing);
-        assert!(matches!(refused("https://h"), EndpointError::Tls(_)));
+        assert!(matches!(refused("https://h"), EndpointError::NoBundle(_)));
         assert!(matches!(refused("ftp://h"), EndpointError::Scheme(_)));
         assert!(matches!(refused("http://"), EndpointError::NoHost(_)));
         assert!(matches!(refused(":9341"), EndpointError::NoHost(_)));

@@ -68,4 +68,5 @@ pub use watch::{Change, Event, Watch};
 pub use write::{Mutate, Remove, Removed, SetMetadata};
 
 /// The wire's own types, where they are handed out as they are.
+pub use lockd_pki::ClientBundle;
 pub use lockd_wire as wire;

@@ -1,6 +1,11 @@
 //! How a client is set up. Everything has a default but the address.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use lockd_pki::ClientBundle;
+use tokio_rustls::TlsConnector;
 
 use crate::client::Client;
 use crate::clock::Clock;
@@ -28,6 +33,14 @@ pub struct ClientBuilder {
     connect_timeout: Duration,
     passes: u32,
     document_bytes_max: usize,
+    bundle: Option<Bundle>,
+}
+
+/// A bundle, or where it is.
+#[derive(Clone, Debug)]
+enum Bundle {
+    Read(Box<ClientBundle>),
+    File(PathBuf),
 }
 
 /// Settings that operations read.
@@ -50,6 +63,7 @@ impl ClientBuilder {
             connect_timeout: CONNECT_TIMEOUT,
             passes: PASSES,
             document_bytes_max: DOCUMENT_BYTES_MAX,
+            bundle: None,
         }
     }
 
@@ -66,6 +80,19 @@ impl ClientBuilder {
         I::Item: Into<String>,
     {
         self.endpoints.extend(endpoints.into_iter().map(Into::into));
+        self
+    }
+
+    /// Speaks mutual TLS with this bundle. Servers are known by their certificates, never by
+    /// their host names.
+    pub fn bundle(mut self, bundle: ClientBundle) -> Self {
+        self.bundle = Some(Bundle::Read(Box::new(bundle)));
+        self
+    }
+
+    /// As [`ClientBuilder::bundle`], read from a file when the client is made.
+    pub fn bundle_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.bundle = Some(Bundle::File(path.into()));
         self
     }
 
@@ -114,9 +141,10 @@ impl ClientBuilder {
     /// When there is no address, or one of them is not an address.
     pub fn build(self) -> Result<Client, EndpointError> {
         let mut servers = Vec::new();
+        let tls = self.bundle.clone().map(connector).transpose()?;
         for text in self.endpoints.iter().flat_map(|list| list.split(',')) {
-            let endpoint = Endpoint::parse(text)?;
-            let dial = Dial::new(endpoint.target().clone(), self.connect_timeout);
+            let endpoint = Endpoint::parse_for(text, tls.is_some())?;
+            let dial = Dial::new(endpoint.target().clone(), self.connect_timeout, tls.clone());
             servers.push((endpoint, dial));
         }
         if servers.is_empty() {
@@ -142,6 +170,30 @@ fn default_owner() -> String {
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy();
     format!("{host}-{}", std::process::id())
+}
+
+/// HTTP/1.1 only: a request that waits for a key keeps a connection of its own, so that however
+/// many wait, a renewal never stands behind them.
+fn connector(bundle: Bundle) -> Result<TlsConnector, EndpointError> {
+    let bundle = match bundle {
+        Bundle::Read(bundle) => *bundle,
+        Bundle::File(path) => read_bundle(&path)?,
+    };
+    let config = lockd_pki::client_config(&bundle);
+    let mut config = config.map_err(|error| EndpointError::Bundle(error.to_string()))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn read_bundle(path: &std::path::Path) -> Result<ClientBundle, EndpointError> {
+    match lockd_pki::files::load(path) {
+        Ok((lockd_pki::Bundle::Client(bundle), _)) => Ok(bundle),
+        Ok((other, _)) => {
+            let (path, kind) = (path.display(), other.kind());
+            Err(EndpointError::Bundle(format!("{path} is the bundle of a {kind}, not a client's")))
+        }
+        Err(error) => Err(EndpointError::Bundle(error.to_string())),
+    }
 }
 
 #[cfg(test)]

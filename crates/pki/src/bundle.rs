@@ -254,8 +254,8 @@ impl ServerBundle {
 
     #[must_use]
     pub fn to_pem(&self) -> Zeroizing<String> {
-        let mut blocks = self.authorities.blocks();
-        blocks.extend(self.leaf.blocks());
+        let mut blocks = self.leaf.blocks().to_vec();
+        blocks.extend(self.authorities.blocks());
         if !self.denylist.is_empty() {
             blocks.push(Block::new(DENYLIST, &[], self.denylist.to_text().as_bytes()));
         }
@@ -296,13 +296,14 @@ impl ClientBundle {
 
     #[must_use]
     pub fn to_pem(&self) -> Zeroizing<String> {
-        let mut blocks = self.authorities.blocks();
-        blocks.extend(self.leaf.blocks());
+        let mut blocks = self.leaf.blocks().to_vec();
+        blocks.extend(self.authorities.blocks());
         pem::join(blocks.iter().chain(&self.rest))
     }
 }
 
 impl Leaf {
+    /// First in every bundle: other programs take the first certificate of a file for its own.
     fn blocks(&self) -> [Block; 2] {
         [Block::new(CERTIFICATE, &[], self.certificate.der()), self.key.to_block()]
     }

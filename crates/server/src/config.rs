@@ -69,8 +69,13 @@ pub const SETTINGS: &[Setting] = &[
     value("log-format", "text", "text or json"),
     switch("mtls", "true", "Serve mutual TLS"),
     switch("disable-mtls", "false", "Serve plain HTTP; the same as --mtls=false"),
-    value("bundle", "", "Server bundle for mutual TLS"),
-    value("denylist-path", "", "File of revoked certificate serials"),
+    value("bundle", "", "Server bundle for mutual TLS (default: server.pem in config-dir)"),
+    value("config-dir", "", "Folder of bundles, made at the first start (default: ~/.lockd)"),
+    value("bootstrap", "", "The same as --config-dir, for containers: makes what is missing there"),
+    value("denylist-path", "", "File of revoked certificate serials, one a line"),
+    value("tc-trust-dir", "", "Folder of CAs whose transaction coordinators are trusted"),
+    switch("tc-allow-default-ca", "true", "Trust the server's own CA for coordinators"),
+    switch("tc-disable-auth", "false", "Trust every CA for coordinators; roles are still checked"),
     switch("insecure-bind", "false", "Allow plain HTTP on addresses other than loopback"),
 ];
 
@@ -101,9 +106,20 @@ pub struct Settings {
     pub log_level: String,
     pub log_json: bool,
     pub mtls: bool,
-    pub bundle: Option<PathBuf>,
-    pub denylist_path: Option<PathBuf>,
+    pub identity: IdentitySettings,
     pub insecure_bind: bool,
+}
+
+/// Who the server is with mutual TLS, and whom it trusts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentitySettings {
+    pub bundle: Option<PathBuf>,
+    /// Where bundles are, and are made if there are none.
+    pub config_dir: Option<PathBuf>,
+    pub denylist_path: Option<PathBuf>,
+    pub tc_trust_dir: Option<PathBuf>,
+    pub tc_allow_default_ca: bool,
+    pub tc_disable_auth: bool,
 }
 
 /// Where a server listens.

@@ -3,7 +3,7 @@
 //! request it is serving.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,13 +12,16 @@ use http::Request;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
-use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWriteExt;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
+use crate::handshake::{Door, Guest};
+use crate::http::auth::Who;
 use crate::http::body::{Body, Response};
+use crate::http::call::Origin;
 use crate::http::delivery::{Outbox, Watched};
 use crate::http::router::Entry;
 use crate::listen::{Conn, Listener};
@@ -26,17 +29,25 @@ use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 
 /// Bounds on connections.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Rules {
     /// Silence between requests, and the time a request's head may take.
     pub(crate) idle_timeout: Duration,
     pub(crate) room: Arc<Semaphore>,
+    pub(crate) headers_max: usize,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: Tasks,
+    /// Mutual TLS for connections over the network.
+    pub(crate) door: Option<Door>,
 }
 
 /// After running out of file handles, accepting rests for a moment.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// Requests that one HTTP/2 connection may have under way.
+const STREAMS_MAX: u32 = 256;
+/// How often an HTTP/2 client is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(30);
 
 /// What certainly fits into the buffers of a socket.
 const SHORT_BODY_BYTES: u64 = 16 * 1024;
@@ -61,39 +72,112 @@ pub(crate) async fn accept(listener: Listener, rules: Rules, entry: Arc<Entry>) 
                 continue;
             }
         };
-        let Ok(room) = Arc::clone(&rules.room).try_acquire_owned() else {
-            rules.tasks.spawn("refuse connection", refuse(conn));
-            continue;
-        };
-        let serving = rules.clone();
-        let entry = Arc::clone(&entry);
+        let (serving, entry) = (rules.clone(), Arc::clone(&entry));
         rules.tasks.spawn("connection", async move {
-            serving.metrics.connections.inc();
-            serve(conn, &serving, entry).await;
-            serving.metrics.connections.dec();
-            drop(room);
+            match &serving.door {
+                // Whoever may write to a socket file is on this machine and allowed to.
+                // In a box: a plain connection must not pay for the room that TLS takes.
+                Some(door) if conn.is_remote() => {
+                    Box::pin(admit_guest(door, conn, &serving, entry)).await;
+                }
+                Some(_) | None => admit(conn, &serving, entry, Caller::default()).await,
+            }
         });
     }
 }
 
+/// Serves a client that comes in through the door, until it is revoked.
+async fn admit_guest(door: &Door, conn: Conn, rules: &Rules, entry: Arc<Entry>) {
+    let Some(Guest { stream, who, speaks_h2 }) = door.shake(conn).await else { return };
+    let caller = Caller { who: Some(Arc::clone(&who)), speaks_h2 };
+    tokio::select! {
+        () = admit(stream, rules, entry, caller) => {}
+        () = door.revoked(&who) => {}
+    }
+}
+
+/// Who is at the other end.
+#[derive(Clone, Default)]
+struct Caller {
+    who: Who,
+    speaks_h2: bool,
+}
+
+/// Serves a connection if there is room for one more.
+async fn admit<S: Socket>(socket: S, rules: &Rules, entry: Arc<Entry>, caller: Caller) {
+    let Ok(_room) = rules.room.try_acquire() else {
+        refuse(socket).await;
+        return;
+    };
+    let _open = Open::new(&rules.metrics);
+    serve(socket, rules, entry, caller).await;
+}
+
+/// Any stream of bytes both ways.
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
+
+/// Counts an open connection.
+struct Open<'a>(&'a Metrics);
+
+impl<'a> Open<'a> {
+    fn new(metrics: &'a Metrics) -> Self {
+        metrics.connections.inc();
+        Self(metrics)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
+}
+
 /// Says why, for as long as the other side takes it at once.
-async fn refuse(mut conn: Conn) {
+async fn refuse(mut conn: impl Socket) {
     let said = tokio::time::timeout(ACCEPT_REST, conn.write_all(FULL)).await;
     tracing::debug!(said = matches!(said, Ok(Ok(()))), "no room for a connection");
 }
 
-async fn serve(conn: Conn, rules: &Rules, entry: Arc<Entry>) {
+async fn serve<S: Socket>(socket: S, rules: &Rules, entry: Arc<Entry>, caller: Caller) {
     let outbox = Outbox::default();
-    let io = TokioIo::new(Watched::new(conn, outbox.clone()));
+    let io = TokioIo::new(Watched::new(socket, outbox.clone()));
     let activity = Arc::new(Activity::default());
-    let service = Calls { entry, outbox, activity: Arc::clone(&activity) };
-    let mut builder = http1::Builder::new();
-    // Idle connections are found by `Activity`: a timer per connection, not per request. And no
-    // `pipeline_flush`: it lifts the bound on what is buffered for a reader that stalls.
-    builder.header_read_timeout(None);
-    // One buffer and one `send` for head and body: cheaper than `writev` for what we mostly say.
-    builder.writev(false);
-    let mut serving = pin!(builder.serve_connection(io, service));
+    let origin = Origin { outbox: Some(outbox), who: caller.who };
+    let service = Calls { entry, origin, activity: Arc::clone(&activity) };
+    if caller.speaks_h2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let headers_max = u32::try_from(rules.headers_max).unwrap_or(u32::MAX);
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Some(PING_EVERY))
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(headers_max)
+            .adaptive_window(true);
+        let serving = builder.serve_connection(io, service);
+        Box::pin(drive(serving, |serving| serving.graceful_shutdown(), &activity, rules)).await;
+    } else {
+        let mut builder = http1::Builder::new();
+        // Idle connections are found by `Activity`: a timer per connection, not per request. And
+        // no `pipeline_flush`: it lifts the bound on what is buffered for a reader that stalls.
+        builder.header_read_timeout(None);
+        // One buffer and one `send` for head and body: cheaper than `writev` for what we mostly
+        // say.
+        builder.writev(false);
+        let serving = builder.serve_connection(io, service);
+        drive(serving, |serving| serving.graceful_shutdown(), &activity, rules).await;
+    }
+}
+
+/// Runs a connection to its end: by itself, for being idle, or because the server stops.
+async fn drive<C: Future<Output = hyper::Result<()>>>(
+    connection: C,
+    wind_down: fn(Pin<&mut C>),
+    activity: &Activity,
+    rules: &Rules,
+) {
+    let mut serving = pin!(connection);
     let mut stopping = pin!(rules.tasks.stopping());
     let ended = tokio::select! {
         ended = &mut serving => ended,
@@ -102,7 +186,7 @@ async fn serve(conn: Conn, rules: &Rules, entry: Arc<Entry>) {
             return;
         }
         () = &mut stopping => {
-            serving.as_mut().graceful_shutdown();
+            wind_down(serving.as_mut());
             serving.await
         }
     };
@@ -160,7 +244,7 @@ fn keep_until_sent(answer: Response, under_way: UnderWay) -> Response {
 
 struct Calls {
     entry: Arc<Entry>,
-    outbox: Outbox,
+    origin: Origin,
     activity: Arc<Activity>,
 }
 
@@ -172,9 +256,9 @@ impl Service<Request<Incoming>> for Calls {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         self.activity.begun.fetch_add(1, Ordering::Relaxed);
         let under_way = UnderWay(Arc::clone(&self.activity));
-        let (entry, outbox) = (Arc::clone(&self.entry), self.outbox.clone());
+        let (entry, origin) = (Arc::clone(&self.entry), self.origin.clone());
         Box::pin(async move {
-            let answer = entry.handle(request.map(Body::from), Some(outbox)).await;
+            let answer = entry.handle(request.map(Body::from), origin).await;
             Ok(keep_until_sent(answer, under_way))
         })
     }

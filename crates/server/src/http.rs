@@ -1,8 +1,10 @@
 //! The thin skin: requests to commands, answers to responses. Nothing here decides about leases
 //! or state; `error` alone chooses status codes, `request` alone reads headers.
 
+pub(crate) mod auth;
 pub(crate) mod body;
-mod call;
+pub(crate) mod call;
+mod coordinator;
 pub(crate) mod delivery;
 mod error;
 mod lease;

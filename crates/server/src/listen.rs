@@ -18,6 +18,8 @@ use crate::config::{Address, Family};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
     Tcp(SocketAddr),
+    /// With mutual TLS.
+    Tls(SocketAddr),
     Unix(PathBuf),
 }
 
@@ -25,6 +27,7 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Tls(address) => write!(f, "https://{address}"),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
@@ -122,6 +125,13 @@ async fn bind_unix(path: &Path) -> io::Result<Listener> {
 pub(crate) enum Conn {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Conn {
+    /// Whether it came over the network.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self, Self::Tcp(_))
+    }
 }
 
 macro_rules! each {

@@ -30,12 +30,13 @@ pub enum Operation {
     Watch,
     List,
     Revoke,
+    Coordinate,
     Health,
     Other,
 }
 
 impl Operation {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Acquire,
         Self::Keepalive,
         Self::Release,
@@ -49,6 +50,7 @@ impl Operation {
         Self::Watch,
         Self::List,
         Self::Revoke,
+        Self::Coordinate,
         Self::Health,
         Self::Other,
     ];
@@ -106,6 +108,11 @@ struct ResourceLabel {
     resource: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
 /// All measurements of one server.
 #[derive(Debug)]
 pub struct Metrics {
@@ -125,6 +132,41 @@ pub struct Metrics {
     pub(crate) connections: Gauge,
     store_bytes: Gauge,
     store_reopened: Gauge,
+    pub(crate) tls: TlsMetrics,
+}
+
+/// What mutual TLS measures.
+#[derive(Debug, Default)]
+pub(crate) struct TlsMetrics {
+    peers_refused: Family<ReasonLabel, Counter>,
+    pub(crate) handshakes_failed: Counter,
+    pub(crate) handshakes_dropped: Counter,
+    pub(crate) reload_failures: Counter,
+    /// Unix seconds.
+    pub(crate) certificate_ends: Gauge,
+}
+
+impl TlsMetrics {
+    fn register(&self, r: &mut Registry) {
+        // There from the start, so that the first refusal is seen as a change.
+        for reason in ["other_ca", "expired", "revoked"] {
+            drop(self.peers_refused.get_or_create(&ReasonLabel { reason }));
+        }
+        let help = "Clients that were not let in, by reason";
+        r.register("tls_clients_refused", help, self.peers_refused.clone());
+        let help = "TLS handshakes that failed or took too long";
+        r.register("tls_handshakes_failed", help, self.handshakes_failed.clone());
+        let help = "Unfinished TLS handshakes that made room for others";
+        r.register("tls_handshakes_dropped", help, self.handshakes_dropped.clone());
+        let help = "Times the bundle or the denylist had changed and could not be read";
+        r.register("tls_reload_failures", help, self.reload_failures.clone());
+        let help = "When the server's certificate ends, as a unix time; zero without TLS";
+        r.register("tls_certificate_end_seconds", help, self.certificate_ends.clone());
+    }
+
+    pub(crate) fn refused(&self, reason: &'static str) {
+        self.peers_refused.get_or_create(&ReasonLabel { reason }).inc();
+    }
 }
 
 /// What is read when the page is asked for.
@@ -189,6 +231,8 @@ impl Metrics {
             "Times the store failed and came back",
             store_reopened.clone(),
         );
+        let tls = TlsMetrics::default();
+        tls.register(r);
         let version = vec![("version", env!("CARGO_PKG_VERSION"))];
         r.register("build", "This program", Info::new(version));
 
@@ -214,6 +258,7 @@ impl Metrics {
             connections,
             store_bytes,
             store_reopened,
+            tls,
         }
     }
 

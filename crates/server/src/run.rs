@@ -15,8 +15,11 @@ use crate::clock::{Clock, SystemClock};
 use crate::commit::{self, Records};
 use crate::config::{Address, Settings, StoreSetting};
 use crate::connection::{self, Rules};
+use crate::handshake::Door;
 use crate::http::Api;
+use crate::http::auth::TcRules;
 use crate::http::router::{Entry, Handler};
+use crate::identity::{self, Identity, IdentityError};
 use crate::ids::Ids;
 use crate::listen::{Bound, Listener};
 use crate::metrics::Metrics;
@@ -25,8 +28,8 @@ use crate::tasks::Tasks;
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("mutual TLS needs certificate bundles, which this build does not have yet")]
-    NoBundles,
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error("the store could not be read: {0}")]
@@ -68,6 +71,7 @@ pub struct Server {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
     metrics_bound: Mutex<Option<Bound>>,
+    identity: Option<Arc<Identity>>,
 }
 
 impl Server {
@@ -84,11 +88,9 @@ impl Server {
     /// # Errors
     /// When the store cannot be opened or read.
     pub async fn with_parts(settings: Settings, parts: Parts) -> Result<Self, StartError> {
-        if settings.mtls {
-            return Err(StartError::NoBundles);
-        }
         let tasks = Tasks::new();
         let metrics = Arc::new(Metrics::new());
+        let identity = open_identity(&settings, &metrics).await?;
         let (store, embedded) = match parts.store {
             Some(store) => (store, None),
             None => open_store(&settings, &metrics).await?,
@@ -109,9 +111,17 @@ impl Server {
         tasks.spawn("reap", background::reap(Arc::clone(&app)));
         tasks.spawn("sweep", background::sweep(Arc::clone(&app), settings.sweeper_interval));
         tasks.spawn("collect", background::collect(Arc::clone(&app), collecting));
-        let api = Api::new(app, embedded);
+        if let Some(identity) = &identity {
+            tasks.spawn("identity", identity::keep_up(Arc::clone(identity), tasks.stopping()));
+        }
+        let tc_rules = TcRules {
+            own_ca: settings.identity.tc_allow_default_ca,
+            any_ca: settings.identity.tc_disable_auth,
+        };
+        let live = identity.as_ref().map(|identity| Arc::clone(&identity.live));
+        let api = Api { app, embedded, live, tc_rules };
         let metrics_bound = Mutex::new(None);
-        Ok(Self { settings, api, tasks, store, metrics, metrics_bound })
+        Ok(Self { settings, api, tasks, store, metrics, metrics_bound, identity })
     }
 
     /// The whole API as a tower service, with or without [`Server::start`].
@@ -130,23 +140,36 @@ impl Server {
     /// When an address cannot be had.
     pub async fn start(&self) -> Result<Vec<Bound>, StartError> {
         raise_file_limit(self.settings.max_connections);
+        let door = match &self.identity {
+            Some(identity) => {
+                Some(Door::new(identity, &self.metrics).map_err(IdentityError::from)?)
+            }
+            None => None,
+        };
+        let secure = door.is_some();
         let rules = Rules {
             idle_timeout: self.settings.idle_timeout,
             room: Arc::new(Semaphore::new(self.settings.max_connections)),
+            headers_max: self.settings.max_headers,
             metrics: Arc::clone(&self.metrics),
             tasks: self.tasks.clone(),
+            door,
         };
         let mut bound = Vec::new();
         let mut listeners = Vec::new();
         for address in &self.settings.listen {
-            let (listener, at) = bind(address, !self.settings.insecure_bind).await?;
+            let local = !secure && !self.settings.insecure_bind;
+            let (listener, at) = bind(address, local).await?;
             listeners.push(listener);
-            bound.push(at);
+            bound.push(match at {
+                Bound::Tcp(address) if secure => Bound::Tls(address),
+                at @ (Bound::Tcp(_) | Bound::Tls(_) | Bound::Unix(_)) => at,
+            });
         }
         if let Some(address) = &self.settings.metrics_listen {
             let (listener, at) = bind(address, false).await?;
-            let rules =
-                Rules { room: Arc::new(Semaphore::new(METRICS_CONNECTIONS)), ..rules.clone() };
+            let room = Arc::new(Semaphore::new(METRICS_CONNECTIONS));
+            let rules = Rules { room, door: None, ..rules.clone() };
             let pages = self.api.pages(self.settings.max_headers);
             self.tasks.spawn("accept metrics", connection::accept(listener, rules, pages));
             *self.metrics_bound.lock() = Some(at);
@@ -155,6 +178,14 @@ impl Server {
             self.tasks.spawn("accept", connection::accept(listener, rules.clone(), self.entry()));
         }
         Ok(bound)
+    }
+
+    /// Reads bundle and denylist again, as after a change of the files or a SIGHUP.
+    pub async fn reload(&self) {
+        let Some(identity) = self.identity.clone() else { return };
+        if tokio::task::spawn_blocking(move || identity.reload()).await.is_err() {
+            tracing::error!("reading the bundle again failed");
+        }
     }
 
     /// Where the metrics are served, once started.
@@ -196,6 +227,18 @@ async fn bind(address: &Address, local: bool) -> Result<(Listener, Bound), Start
     let listener = Listener::bind(address, local).await.map_err(failed)?;
     let bound = listener.bound().map_err(failed)?;
     Ok((listener, bound))
+}
+
+async fn open_identity(
+    settings: &Settings,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<Arc<Identity>>, StartError> {
+    if !settings.mtls {
+        return Ok(None);
+    }
+    let (settings, metrics) = (settings.identity.clone(), Arc::clone(metrics));
+    let opened = tokio::task::spawn_blocking(move || Identity::open(&settings, &metrics)).await;
+    Ok(Some(opened.map_err(|error| StartError::Runtime(error.to_string()))??))
 }
 
 type Opened = (Arc<dyn Store>, Option<Arc<EmbeddedStore>>);

@@ -68,6 +68,20 @@ codes! {
     /// An operator took the lease away.
     Revoked = "revoked",
     FencingMismatch = "fencing_mismatch",
+    /// The certificate has no claim that allows this in the namespace.
+    NamespaceForbidden = "namespace_forbidden",
+    /// A claim in the certificate cannot be read; nothing is allowed with it.
+    InvalidNamespaceClaims = "invalid_namespace_claims",
+    /// The certificate was revoked after its connection was made.
+    CertificateRevoked = "certificate_revoked",
+    /// The certificate ended after its connection was made.
+    CertificateExpired = "certificate_expired",
+    /// For transaction coordinators only.
+    TcClientRequired = "tc_client_required",
+    /// For servers only.
+    TcServerRequired = "tc_server_required",
+    /// The CA of the certificate is not trusted for coordinators.
+    TcForbidden = "tc_forbidden",
     NotFound = "not_found",
     MethodNotAllowed = "method_not_allowed",
     /// The client took too long to send its request.
@@ -94,6 +108,8 @@ codes! {
     Internal = "internal_error",
     /// Stored data does not check out and is not served.
     StoreDamaged = "store_damaged",
+    /// There is no transaction coordinator here.
+    TcUnavailable = "tc_unavailable",
     QueryDisabled = "query_disabled",
     IndexUnavailable = "index_unavailable",
     NamespaceConfigUnavailable = "namespace_config_unavailable",

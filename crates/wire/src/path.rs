@@ -21,6 +21,20 @@ pub const BACKUP: &str = "/v1/store/backup";
 pub const QUERY: &str = "/v1/query";
 pub const INDEX_FLUSH: &str = "/v1/index/flush";
 pub const NAMESPACE: &str = "/v1/namespace";
+pub const TC_LEADER: &str = "/v1/tc/leader";
+pub const TC_LEASE_ACQUIRE: &str = "/v1/tc/lease/acquire";
+pub const TC_LEASE_RENEW: &str = "/v1/tc/lease/renew";
+pub const TC_LEASE_RELEASE: &str = "/v1/tc/lease/release";
+pub const TC_CLUSTER_LIST: &str = "/v1/tc/cluster/list";
+pub const TC_CLUSTER_ANNOUNCE: &str = "/v1/tc/cluster/announce";
+pub const TC_CLUSTER_LEAVE: &str = "/v1/tc/cluster/leave";
+pub const TC_RM_LIST: &str = "/v1/tc/rm/list";
+pub const TC_RM_REGISTER: &str = "/v1/tc/rm/register";
+pub const TC_RM_UNREGISTER: &str = "/v1/tc/rm/unregister";
+pub const TXN_DECIDE: &str = "/v1/txn/decide";
+pub const TXN_COMMIT: &str = "/v1/txn/commit";
+pub const TXN_ROLLBACK: &str = "/v1/txn/rollback";
+pub const TXN_REPLAY: &str = "/v1/txn/replay";
 pub const OPENAPI: &str = "/v1/openapi.json";
 pub const HEALTHZ: &str = "/healthz";
 pub const READYZ: &str = "/readyz";
@@ -49,6 +63,20 @@ pub const ALL: &[&str] = &[
     QUERY,
     INDEX_FLUSH,
     NAMESPACE,
+    TC_LEADER,
+    TC_LEASE_ACQUIRE,
+    TC_LEASE_RENEW,
+    TC_LEASE_RELEASE,
+    TC_CLUSTER_LIST,
+    TC_CLUSTER_ANNOUNCE,
+    TC_CLUSTER_LEAVE,
+    TC_RM_LIST,
+    TC_RM_REGISTER,
+    TC_RM_UNREGISTER,
+    TXN_DECIDE,
+    TXN_COMMIT,
+    TXN_ROLLBACK,
+    TXN_REPLAY,
     OPENAPI,
     HEALTHZ,
     READYZ,

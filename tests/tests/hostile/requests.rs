@@ -8,6 +8,11 @@ use lockd_tests::{Dice, Held};
 use lockd_wire::{header, path};
 use serde_json::{Value, json};
 
+/// Paths that this server answers with 503.
+pub fn is_coordinators(path: &str) -> bool {
+    path.starts_with("/v1/tc/") || path.starts_with("/v1/txn/")
+}
+
 /// Paths that this server answers with 501.
 pub const SERVER_LACKS: &[&str] = &[path::QUERY, path::INDEX_FLUSH, path::NAMESPACE, path::BACKUP];
 

@@ -1,12 +1,12 @@
 //! The client commands: one per file. Here is what they share: the command line, the connection,
 //! and the arguments that mean the same everywhere.
 
-mod acquire;
-mod arguments;
-mod describe;
-mod document;
+pub(crate) mod acquire;
+pub(crate) mod arguments;
+pub(crate) mod describe;
+pub(crate) mod document;
 mod edit;
-mod get;
+pub(crate) mod get;
 mod keepalive;
 mod leases;
 mod ls;
@@ -16,55 +16,72 @@ mod remove;
 mod run;
 mod set;
 mod tree;
-mod update;
+pub(crate) mod update;
 mod watch;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use lockd_client::Client;
 
+use crate::bundle::BundleArgs;
 use crate::context::{ENVIRONMENT, Environment};
 use crate::exit::{Done, EXIT_CODES, Problem};
-use crate::{log, ui};
+use crate::{bundle, log, ui};
 
-/// Plain HTTP, as long as that is all there is.
-const SERVER: &str = "http://127.0.0.1:9341";
+/// Without a scheme: TLS, unless that is off.
+pub(crate) const SERVER: &str = "127.0.0.1:9341";
 
 /// Hold keys, and read and write their state, from a shell
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
-pub(crate) struct ClientArgs {
+pub struct ClientArgs {
     #[command(flatten)]
     global: Global,
     #[command(subcommand)]
     command: ClientCommand,
 }
 
+/// How servers are reached.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Global {
-    /// Servers of one store, separated by commas: http://host:port, host[:port] or unix:///path
+    /// Servers of one store, separated by commas: https://host:port, http://host:port, host[:port]
+    /// or unix:///path
     #[arg(long, short, global = true, value_name = "ADDRESS", env = "LOCKD_CLIENT_SERVER",
           default_value = SERVER)]
-    server: String,
+    pub(crate) server: String,
     /// Namespace of the key; otherwise the server's default [env: LOCKD_CLIENT_NAMESPACE]
     #[arg(long, short, global = true, value_name = "NAME")]
-    namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) tls: BundleArgs,
+    #[command(flatten)]
+    pub(crate) manner: Manner,
+}
+
+/// How patient and how talkative the client is.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Manner {
     /// Longest silence of the server within a request
     #[arg(long, global = true, value_name = "DURATION", env = "LOCKD_CLIENT_TIMEOUT",
           default_value = "15s", value_parser = arguments::duration)]
-    timeout: Duration,
-    /// Speak plain HTTP, which is all this version can do
-    #[arg(long, global = true, env = "LOCKD_CLIENT_DISABLE_MTLS", value_name = "BOOL",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          default_value = "true", hide_default_value = true, action = clap::ArgAction::Set,
-          value_parser = clap::builder::BoolishValueParser::new())]
-    disable_mtls: bool,
+    pub(crate) timeout: Duration,
     /// Tell on standard error what the client does
     #[arg(long, short, global = true)]
-    verbose: bool,
+    pub(crate) verbose: bool,
+}
+
+impl Manner {
+    /// Starts to talk, if that is wanted; once, however many connections follow.
+    pub(crate) fn prepare(self) -> Done<Self> {
+        if self.verbose {
+            log::init("warn,lockd_client=debug,lockd_cli=debug", false).map_err(Problem::failed)?;
+        }
+        Ok(Self { verbose: false, ..self })
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -112,6 +129,8 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// The servers, as other commands can be told about them.
     pub(crate) server: String,
+    /// The bundle that is shown to them.
+    pub(crate) bundle: Option<PathBuf>,
     pub(crate) environment: Environment,
     namespace: Option<String>,
 }
@@ -122,15 +141,19 @@ impl Session {
         self.namespace.as_deref()
     }
 
-    fn open(global: Global, environment: Environment, attempts: Option<u32>) -> Done<Self> {
-        if !global.disable_mtls {
-            return Err(Problem::usage("this version speaks plain HTTP only")
-                .hint("leave out --disable-mtls=false"));
+    pub(crate) fn open(
+        global: Global,
+        environment: Environment,
+        attempts: Option<u32>,
+    ) -> Done<Self> {
+        let manner = global.manner.prepare()?;
+        let resolved = bundle::resolve(&global.tls, &global.server)?;
+        let mut builder = Client::builder().endpoint(&resolved.servers).timeout(manner.timeout);
+        let mut shown = None;
+        if let Some((path, bundle)) = resolved.bundle {
+            builder = builder.bundle(bundle);
+            shown = Some(path);
         }
-        if global.verbose {
-            log::init("warn,lockd_client=debug", false).map_err(Problem::failed)?;
-        }
-        let mut builder = Client::builder().endpoint(&global.server).timeout(global.timeout);
         let namespace =
             global.namespace.or_else(|| environment.get("NAMESPACE").map(str::to_owned));
         if let Some(namespace) = &namespace {
@@ -144,11 +167,11 @@ impl Session {
         }
         let client = builder.build().map_err(|error| Problem::usage(error.to_string()))?;
         let server = client.endpoints().join(",");
-        Ok(Self { client, server, environment, namespace })
+        Ok(Self { client, server, bundle: shown, environment, namespace })
     }
 }
 
-pub(crate) async fn run(args: ClientArgs) -> ExitCode {
+pub async fn run(args: ClientArgs) -> ExitCode {
     match dispatch(args).await {
         Ok(code) => code,
         Err(problem) => ui::fail(&problem),

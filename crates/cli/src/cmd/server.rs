@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
+use lockd_cli::{folder, log};
 use lockd_server::config::{self, Layers, ProcessEnvironment};
 use lockd_server::{Server, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::failed;
 use crate::args::given_settings;
-use crate::log;
+use crate::notify::Notify;
 
 pub(crate) async fn run(file: Option<PathBuf>, matches: &ArgMatches) -> ExitCode {
     match serve(file, matches).await {
@@ -31,11 +32,11 @@ async fn serve(file: Option<PathBuf>, matches: &ArgMatches) -> anyhow::Result<()
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let mut stop = Stop::new()?;
-    until_stopped(settings, &mut stop).await
+    let mut signals = Signals::new()?;
+    until_stopped(settings, &mut signals).await
 }
 
-async fn until_stopped(settings: Settings, stop: &mut Stop) -> anyhow::Result<()> {
+async fn until_stopped(settings: Settings, signals: &mut Signals) -> anyhow::Result<()> {
     let grace = settings.drain_grace;
     let server = Server::new(settings).await?;
     for bound in server.start().await? {
@@ -44,14 +45,26 @@ async fn until_stopped(settings: Settings, stop: &mut Stop) -> anyhow::Result<()
     if let Some(bound) = server.metrics_bound() {
         tracing::info!("metrics on {bound}/metrics");
     }
-    let name = stop.wait().await;
+    let notify = Notify::of_environment();
+    notify.ready();
+    let name = loop {
+        match signals.next().await {
+            Told::Stop(name) => break name,
+            Told::Reload => {
+                notify.reloading();
+                server.reload().await;
+                notify.ready();
+            }
+        }
+    };
+    notify.stopping();
     let wait = humantime::format_duration(grace);
     tracing::info!("{name}: draining for at most {wait}; once more to stop at once");
     tokio::select! {
         done = server.shutdown(grace) => {
             tracing::info!(leases_left = done.leases_left, "stopped");
         }
-        name = stop.wait() => tracing::warn!("{name} again: stopped at once"),
+        name = signals.stop() => tracing::warn!("{name} again: stopped at once"),
     }
     Ok(())
 }
@@ -62,7 +75,8 @@ fn home() -> Option<PathBuf> {
 
 /// The named file, which must exist, or the usual one if it does.
 fn settings_file(named: Option<PathBuf>) -> anyhow::Result<Option<(String, String)>> {
-    let usual = home().map(|home| home.join(".lockd/config.yaml")).filter(|path| path.exists());
+    let usual = folder::config_dir().ok().map(|folder| folder.join("config.yaml"));
+    let usual = usual.filter(|path| path.exists());
     let Some(path) = named.or(usual) else { return Ok(None) };
     let shown = path.display().to_string();
     match std::fs::read_to_string(&path) {
@@ -71,24 +85,42 @@ fn settings_file(named: Option<PathBuf>) -> anyhow::Result<Option<(String, Strin
     }
 }
 
-/// The signals that end a server.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
+/// What a signal asks for.
+enum Told {
+    Stop(&'static str),
+    Reload,
 }
 
-impl Stop {
+/// The signals that a server listens to.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
     fn new() -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
         })
     }
 
-    async fn wait(&mut self) -> &'static str {
+    async fn next(&mut self) -> Told {
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => Told::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Told::Stop("SIGINT"),
+            _ = self.hangup.recv() => Told::Reload,
+        }
+    }
+
+    /// The next one that ends the server.
+    async fn stop(&mut self) -> &'static str {
+        loop {
+            if let Told::Stop(name) = self.next().await {
+                return name;
+            }
         }
     }
 }

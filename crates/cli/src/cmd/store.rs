@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use lockd_cli::bundle::{self, BundleArgs};
+use lockd_cli::exit::Problem;
+use lockd_cli::ui::{self, Format, Progress};
 use lockd_core::key::KeyName;
 use lockd_server::clock::{Clock as _, SystemClock};
 use lockd_server::maintain;
@@ -20,14 +23,11 @@ pub(crate) enum StoreCommand {
     Backup {
         /// The backup; must not exist yet
         file: PathBuf,
-        /// Where the server is
-        #[arg(
-            long,
-            short = 's',
-            env = "LOCKD_CLIENT_SERVER",
-            default_value = "http://127.0.0.1:9341"
-        )]
+        /// Where the server is: https://host:port, http://host:port, host[:port] or unix:///path
+        #[arg(long, short = 's', env = "LOCKD_CLIENT_SERVER", default_value = "127.0.0.1:9341")]
         server: String,
+        #[command(flatten)]
+        tls: BundleArgs,
         #[arg(long, value_enum, default_value_t = Format::Text)]
         output: Format,
     },
@@ -74,17 +74,13 @@ pub(crate) struct At {
     store: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    Text,
-    Json,
-}
-
 const SOMETHING_WRONG: u8 = 3;
 
 pub(crate) async fn run(command: StoreCommand) -> ExitCode {
     let outcome = match command {
-        StoreCommand::Backup { file, server, output } => backup(&file, &server, output).await,
+        StoreCommand::Backup { file, server, tls, output } => {
+            backup(&file, &server, &tls, output).await
+        }
         StoreCommand::Restore { file, at, output } => restore(file, &at, output).await,
         StoreCommand::Check { at, output } => check(&at, output).await,
         StoreCommand::Get { key, namespace, at } => get(&namespace, &key, &at).await,
@@ -108,28 +104,38 @@ impl At {
 }
 
 /// Streams the backup into a file beside the target and renames it when it is whole and durable.
-async fn backup(file: &Path, server: &str, output: Format) -> anyhow::Result<ExitCode> {
+async fn backup(
+    file: &Path,
+    server: &str,
+    tls: &BundleArgs,
+    output: Format,
+) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!file.exists(), "{} exists already; name another file", file.display());
     let folder = match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),
     };
     let mut draft = tempfile::NamedTempFile::new_in(folder)?;
-    let client = lockd_client::Client::connect(server)?;
+    let resolved = bundle::resolve(tls, server).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+    let mut builder = lockd_client::Client::builder().endpoint(&resolved.servers);
+    if let Some((_, bundle)) = resolved.bundle {
+        builder = builder.bundle(bundle);
+    }
+    let client = builder.build()?;
     let mut pieces = client.backup().await?;
+    let progress = Progress::new(None);
     let mut bytes: u64 = 0;
     while let Some(piece) = pieces.chunk().await? {
         draft.write_all(&piece)?;
         bytes += piece.len() as u64;
+        progress.add(piece.len());
     }
+    progress.clear();
     draft.as_file().sync_all()?;
     draft.persist_noclobber(file)?;
     std::fs::File::open(folder)?.sync_all()?;
     let shown = file.display().to_string();
-    match output {
-        Format::Text => say(&format!("{shown}: {bytes} bytes")),
-        Format::Json => say(&json!({ "file": shown, "bytes": bytes }).to_string()),
-    }
+    print(output, &json!({ "file": shown, "bytes": bytes }), || format!("{shown}: {bytes} bytes"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -139,19 +145,16 @@ async fn restore(file: PathBuf, at: &At, output: Format) -> anyhow::Result<ExitC
     let now = SystemClock::start().now().wall;
     let work = move || maintain::restore(&file, &target, now);
     let summary = tokio::task::spawn_blocking(work).await??;
-    match output {
-        Format::Text => {
-            say(&format!("{shown}: {} records, {} blobs", summary.records, summary.blobs));
-        }
-        Format::Json => say(&json!({
-            "store": shown,
-            "records": summary.records,
-            "blobs": summary.blobs,
-            "blob_bytes": summary.blob_bytes,
-            "damaged_blobs": summary.damaged_blobs,
-        })
-        .to_string()),
-    }
+    let value = json!({
+        "store": shown,
+        "records": summary.records,
+        "blobs": summary.blobs,
+        "blob_bytes": summary.blob_bytes,
+        "damaged_blobs": summary.damaged_blobs,
+    });
+    print(output, &value, || {
+        format!("{shown}: {} records, {} blobs", summary.records, summary.blobs)
+    })?;
     for blob in &summary.damaged_blobs {
         failed(&format!("the backup was made without the damaged blob {blob}"));
     }
@@ -161,34 +164,41 @@ async fn restore(file: PathBuf, at: &At, output: Format) -> anyhow::Result<ExitC
 
 async fn check(at: &At, output: Format) -> anyhow::Result<ExitCode> {
     let report = maintain::check(&at.path()?).await?;
-    match output {
-        Format::Text => {
-            say(&format!(
-                "{} records, {} blobs, {} frames in the log, {} unfinished uploads",
-                report.records, report.blobs, report.log_frames, report.unfinished_blobs
-            ));
-            for problem in &report.problems {
-                say(&format!("{}: {}", problem.what, problem.detail));
-            }
-            if report.more_problems > 0 {
-                say(&format!("... and {} more", report.more_problems));
-            }
+    let problem = |problem: &lockd_store::embedded::Problem| json!({ "what": problem.what, "detail": problem.detail });
+    let problems: Vec<_> = report.problems.iter().map(problem).collect();
+    let value = json!({
+        "records": report.records,
+        "blobs": report.blobs,
+        "log_frames": report.log_frames,
+        "unfinished_blobs": report.unfinished_blobs,
+        "problems": problems,
+        "more_problems": report.more_problems,
+    });
+    print(output, &value, || {
+        let mut lines = vec![format!(
+            "{} records, {} blobs, {} frames in the log, {} unfinished uploads",
+            report.records, report.blobs, report.log_frames, report.unfinished_blobs
+        )];
+        let found = report.problems.iter();
+        lines.extend(found.map(|problem| format!("{}: {}", problem.what, problem.detail)));
+        if report.more_problems > 0 {
+            lines.push(format!("... and {} more", report.more_problems));
         }
-        Format::Json => {
-            let problem = |problem: &lockd_store::embedded::Problem| json!({ "what": problem.what, "detail": problem.detail });
-            let problems: Vec<_> = report.problems.iter().map(problem).collect();
-            say(&json!({
-                "records": report.records,
-                "blobs": report.blobs,
-                "log_frames": report.log_frames,
-                "unfinished_blobs": report.unfinished_blobs,
-                "problems": problems,
-                "more_problems": report.more_problems,
-            })
-            .to_string());
-        }
-    }
+        lines.join("\n")
+    })?;
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(SOMETHING_WRONG) })
+}
+
+/// Prints in the wanted format. A reader that has gone away is no error.
+fn print(
+    format: Format,
+    value: &serde_json::Value,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    match ui::print(format, value, text) {
+        Ok(()) | Err(Problem::ClosedPipe) => Ok(()),
+        Err(problem) => anyhow::bail!("{problem}"),
+    }
 }
 
 async fn get(namespace: &str, key: &str, at: &At) -> anyhow::Result<ExitCode> {

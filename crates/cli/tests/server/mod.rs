@@ -15,6 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 pub const LOCKD: &str = env!("CARGO_BIN_EXE_lockd");
+pub const LOCKC: &str = env!("CARGO_BIN_EXE_lockc");
 
 /// A server in memory on a free port; it ends with the test.
 pub struct Server {
@@ -25,9 +26,15 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
+        Self::start_with(&["--disable-mtls", "--store", "mem://"])
+    }
+
+    /// A server with these settings.
+    pub fn start_with(settings: &[&str]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut child = clean(&home)
-            .args(["--disable-mtls", "--store", "mem://", "--listen", "127.0.0.1:0"])
+            .args(settings)
+            .args(["--listen", "127.0.0.1:0"])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

@@ -244,11 +244,19 @@ impl Class {
             | C::IdempotencyKeyReused
             | C::NotFound
             | C::MethodNotAllowed => Self::Invalid,
+            C::NamespaceForbidden
+            | C::InvalidNamespaceClaims
+            | C::CertificateRevoked
+            | C::CertificateExpired
+            | C::TcClientRequired
+            | C::TcServerRequired
+            | C::TcForbidden => Self::Forbidden,
             C::CasMismatch
             | C::ReadConflict
             | C::RequestTimeout
             | C::ShutdownDraining
             | C::StoreUnavailable
+            | C::TcUnavailable
             | C::TooManyWaiters
             | C::TooManyConnections => Self::Unavailable,
             C::Internal

@@ -15,7 +15,6 @@ use lockd_core::record::{Content, Etag, State};
 use lockd_json::{Compactor, Limits};
 use lockd_store::{BlobWriter, StoreError};
 use sha2::{Digest, Sha256};
-use tokio::task::JoinHandle;
 
 use super::{App, Refused};
 
@@ -134,12 +133,12 @@ impl Upload<'_> {
             let writer = self.app.records.store().put_blob(&name).await?;
             sink.blob = Some(OpenBlob { writer, name, orphan });
         }
-        let full = Bytes::from(std::mem::take(&mut sink.pending));
+        let full = std::mem::replace(&mut sink.pending, Vec::with_capacity(PIECE_BYTES * 5 / 4));
+        sink.hash.update(&full);
         sink.bytes += full.len() as u64;
         if let Some(blob) = &mut sink.blob {
-            blob.writer.write(full.clone()).await?;
+            blob.writer.write(Bytes::from(full)).await?;
         }
-        sink.pending = sink.hash.update(full).await?;
         Ok(())
     }
 
@@ -153,7 +152,7 @@ impl Upload<'_> {
         if !sink.pending.is_empty() {
             self.flush(&mut sink).await?;
         }
-        let etag = Etag(sink.hash.finish().await?);
+        let etag = Etag(sink.hash.finalize().into());
         let Some(blob) = sink.blob else {
             return Err(Refused::BodyBroken("the body is empty".into()));
         };
@@ -167,44 +166,10 @@ impl Upload<'_> {
     }
 }
 
-/// The hash of a large document. One piece is being hashed beside the work on the next.
-#[derive(Default)]
-struct Hashing {
-    idle: Sha256,
-    running: Option<JoinHandle<(Sha256, Bytes)>>,
-}
-
-impl Hashing {
-    /// Takes a piece, and gives back the room of the one before it.
-    async fn update(&mut self, piece: Bytes) -> Result<Vec<u8>, Refused> {
-        let (mut hash, before) = self.settle().await?;
-        self.running = Some(tokio::task::spawn_blocking(move || {
-            hash.update(&piece);
-            (hash, piece)
-        }));
-        let mut room = Vec::from(before);
-        room.clear();
-        Ok(room)
-    }
-
-    async fn settle(&mut self) -> Result<(Sha256, Bytes), Refused> {
-        match self.running.take() {
-            Some(running) => running.await.map_err(|error| {
-                Refused::Store(StoreError::Unavailable(format!("hashing failed: {error}")))
-            }),
-            None => Ok((std::mem::take(&mut self.idle), Bytes::new())),
-        }
-    }
-
-    async fn finish(mut self) -> Result<[u8; 32], Refused> {
-        Ok(self.settle().await?.0.finalize().into())
-    }
-}
-
 /// Where compacted bytes go.
 struct Sink {
     pending: Vec<u8>,
-    hash: Hashing,
+    hash: Sha256,
     bytes: u64,
     blob: Option<OpenBlob>,
 }
@@ -217,7 +182,7 @@ struct OpenBlob {
 
 impl Sink {
     fn new() -> Self {
-        Self { pending: Vec::new(), hash: Hashing::default(), bytes: 0, blob: None }
+        Self { pending: Vec::new(), hash: Sha256::new(), bytes: 0, blob: None }
     }
 }
 

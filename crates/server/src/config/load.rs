@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lockd_core::limits::{TTL_MAX, TTL_MIN};
 
 use super::value::{self, BadValue};
-use super::{Address, SETTINGS, Settings, StoreSetting};
+use super::{Address, IdentitySettings, SETTINGS, Settings, StoreSetting};
 
 /// What was given, by layer.
 #[derive(Clone, Debug, Default)]
@@ -199,7 +199,7 @@ impl Raw {
             lockd_core::key::parse_namespace(text).map_err(|refused| BadValue(refused.to_string()))
         });
         let log_level = self.text("log-level").to_owned();
-        let (bundle, denylist_path) = (self.path("bundle"), self.path("denylist-path"));
+        let identity = self.identity(home);
         let json_max = self.parse("json-max", value::bytes);
         let mutate_max = self.parse("mutate-max", value::bytes);
         let store_cache = self.parse("store-cache", value::bytes);
@@ -241,12 +241,25 @@ impl Raw {
             log_level,
             log_json: log_json?,
             mtls: mtls? && !disable_mtls?,
-            bundle,
-            denylist_path,
+            identity: identity?,
             insecure_bind: insecure_bind?,
         };
         self.check(&settings);
         Some(settings)
+    }
+
+    fn identity(&mut self, home: Option<&str>) -> Option<IdentitySettings> {
+        let home = home.map(|home| PathBuf::from(home).join(".lockd"));
+        let tc_allow_default_ca = self.parse("tc-allow-default-ca", value::switch);
+        let tc_disable_auth = self.parse("tc-disable-auth", value::switch);
+        Some(IdentitySettings {
+            bundle: self.path("bundle"),
+            config_dir: self.path("bootstrap").or_else(|| self.path("config-dir")).or(home),
+            denylist_path: self.path("denylist-path"),
+            tc_trust_dir: self.path("tc-trust-dir"),
+            tc_allow_default_ca: tc_allow_default_ca?,
+            tc_disable_auth: tc_disable_auth?,
+        })
     }
 
     /// What must hold between settings.
@@ -274,13 +287,7 @@ impl Raw {
         ] {
             wrong(!span.is_zero(), &format!("{name} is zero"));
         }
-        if settings.mtls {
-            wrong(
-                false,
-                "mutual TLS is on, but this build has no certificate bundles yet; start with \
-                 --disable-mtls to serve plain HTTP on loopback",
-            );
-        } else if !settings.insecure_bind {
+        if !settings.mtls && !settings.insecure_bind {
             for address in &settings.listen {
                 wrong(
                     is_local(address),

@@ -3,6 +3,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -12,6 +13,10 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 
 use super::delivery::GrantBody;
+
+/// How much of an unwanted body is taken in, and for how long.
+const DRAIN_BYTES_MAX: usize = 1024 * 1024;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Why a body broke off.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -56,6 +61,24 @@ impl Body {
         E: Into<BodyError> + 'static,
     {
         Self::new(StreamBody::new(pieces.map(|piece| piece.map(|piece| Frame::data(piece.into())))))
+    }
+
+    /// Takes in a body that nobody wants, within bounds. A sender over HTTP/2 whose body is thrown
+    /// away instead may take that for a failure and never look at the answer.
+    pub(crate) async fn drain(mut self) {
+        if self.is_end_stream() {
+            return;
+        }
+        let rest = async {
+            let mut bytes = 0;
+            while let Some(Ok(piece)) = self.piece().await {
+                bytes += piece.len();
+                if bytes > DRAIN_BYTES_MAX {
+                    break;
+                }
+            }
+        };
+        let _in_time = tokio::time::timeout(DRAIN_TIME_MAX, rest).await.is_ok();
     }
 
     /// The next piece of data; whatever else may be in a body is passed over.

@@ -3,9 +3,14 @@
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
+use lockd_core::ids::LeaseId;
+use lockd_core::key::KeyName;
+use lockd_pki::Access;
 use lockd_wire::header as names;
 
+use super::auth::{self, Class, Who};
 use super::delivery::Outbox;
+use super::error::ApiError;
 use super::request::Params;
 use super::router::Api;
 use crate::app::App;
@@ -15,13 +20,68 @@ pub(crate) struct Call {
     pub(crate) api: Api,
     pub(crate) correlation: Correlation,
     pub(crate) outbox: Option<Outbox>,
+    who: Who,
+    class: Class,
     head: Parts,
 }
 
+/// Through whom a request came in.
+#[derive(Clone, Default)]
+pub(crate) struct Origin {
+    pub(crate) outbox: Option<Outbox>,
+    pub(crate) who: Who,
+}
+
 impl Call {
-    pub(crate) fn new(api: Api, head: Parts, outbox: Option<Outbox>) -> Self {
+    pub(crate) fn new(api: Api, head: Parts, origin: Origin, class: Class) -> Self {
         let correlation = Correlation::of(&api.app, &head.headers);
-        Self { api, correlation, outbox, head }
+        Self { api, correlation, outbox: origin.outbox, who: origin.who, class, head }
+    }
+
+    pub(super) fn who(&self) -> &Who {
+        &self.who
+    }
+
+    pub(super) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// A key as the caller names it, if it may touch it in the way of this route.
+    pub(super) fn key(&self, namespace: Option<&str>, key: &str) -> Result<KeyName, ApiError> {
+        self.permitted(self.api.app.key(namespace, key)?)
+    }
+
+    /// The key in the query string.
+    pub(super) fn query_key(&self, params: &Params<'_>) -> Result<KeyName, ApiError> {
+        self.key(params.get("namespace"), params.get("key").unwrap_or_default())
+    }
+
+    /// The key of a lease that is named by its id alone.
+    pub(super) fn key_of_lease(&self, lease: &LeaseId) -> Result<Option<KeyName>, ApiError> {
+        self.api.app.key_of_lease(lease).map(|key| self.permitted(key)).transpose()
+    }
+
+    pub(super) fn permitted(&self, key: KeyName) -> Result<KeyName, ApiError> {
+        self.permit(key.namespace())?;
+        Ok(key)
+    }
+
+    /// Whether the caller may work in this namespace in the way of this route.
+    pub(super) fn permit(&self, namespace: &str) -> Result<(), ApiError> {
+        match self.class {
+            Class::Namespace(access) => self.permit_to(namespace, access),
+            // Decided at the entrance.
+            Class::Open | Class::Everything | Class::TcClient | Class::TcServer => Ok(()),
+        }
+    }
+
+    pub(super) fn permit_to(&self, namespace: &str, access: Access) -> Result<(), ApiError> {
+        auth::permit(&self.who, namespace, access)
+    }
+
+    /// Whether the caller may know of this namespace.
+    pub(super) fn may_see(&self, namespace: &str) -> bool {
+        self.permit_to(namespace, Access::Any).is_ok()
     }
 
     /// What a request needs while it waits: not its head, which holds on to a buffer.

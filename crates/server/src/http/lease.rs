@@ -53,7 +53,7 @@ async fn acquire_ask(call: &Call, body: Body) -> Result<(AcquireAsk, String), Ap
         None => app.ids.uuid(app.clock().now().wall).to_string(),
     };
     let ask = AcquireAsk {
-        key: app.key(namespace, &shown)?,
+        key: call.key(namespace, &shown)?,
         owner: owner(&ask.owner)?.into(),
         ttl: request::ttl(app, ask.ttl_seconds, ask.ttl_ms)?,
         block: block(app, ask.block_seconds),
@@ -141,7 +141,7 @@ pub(super) async fn keepalive(call: Call, body: Body) -> Result<Response, ApiErr
         named.key.is_some(),
     )?;
     let ttl = request::ttl(app, ask.ttl_seconds, ask.ttl_ms)?;
-    let key = named.find(app, &proof, ErrorCode::LeaseRequired)?;
+    let key = named.find(&call, &proof, ErrorCode::LeaseRequired)?;
     let (lease, token) = app.keepalive(key, proof, ttl).await?;
     let expires = app.clock().now().wall.plus(lease.expires.remaining(app.clock().now()));
     let mut response = reply::ok(&KeepaliveReply {
@@ -180,11 +180,11 @@ pub(super) async fn release(call: Call, body: Body) -> Result<Response, ApiError
         ask.txn_id.as_deref(),
         named.key.is_some(),
     )?;
-    let fences = request::fences(call.headers())?;
+    let fences = request::fences(&call)?;
     let mut asked = request::conditions(call.headers());
     asked.push(&text);
     let stamp = request::stamp(call.headers(), "release", &asked)?;
-    let key = named.find(app, &proof, ErrorCode::FencingMismatch)?;
+    let key = named.find(&call, &proof, ErrorCode::FencingMismatch)?;
     app.release(key, Release { proof, rollback: ask.rollback, fences, stamp }).await?;
     Ok(reply::ok(&ReleaseReply { released: true }))
 }
@@ -204,11 +204,11 @@ impl<'a> Named<'a> {
         }
     }
 
-    fn find(&self, app: &App, proof: &Proof, unknown: ErrorCode) -> Result<KeyName, ApiError> {
+    fn find(&self, call: &Call, proof: &Proof, unknown: ErrorCode) -> Result<KeyName, ApiError> {
         if let Some(key) = self.key {
-            return Ok(app.key(self.namespace, key)?);
+            return call.key(self.namespace, key);
         }
-        app.key_of_lease(&proof.lease).ok_or_else(|| {
+        call.key_of_lease(&proof.lease)?.ok_or_else(|| {
             let detail = "this server does not know the lease; name the key it holds";
             ApiError::new(StatusCode::FORBIDDEN, unknown, detail)
         })
@@ -227,7 +227,7 @@ impl<'a> Named<'a> {
 pub(super) async fn revoke(call: Call, body: Body) -> Result<Response, ApiError> {
     let app = &call.api.app;
     let (ask, _) = request::json::<RevokeRequest>(app, body, COMMAND_BYTES_MAX).await?;
-    let key = app.key(ask.namespace.as_deref(), &ask.key)?;
+    let key = call.key(ask.namespace.as_deref(), &ask.key)?;
     let reason = ask.reason.trim();
     if reason.is_empty() || reason.len() > REASON_BYTES_MAX {
         let detail = "reason says why, in at most 512 bytes: the holder and the log are told";

@@ -13,6 +13,8 @@ use crate::app::list::PageAsk;
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
+/// No namespace has this name, so only a claim on all of them covers it.
+const EVERY_NAMESPACE: &str = "*";
 
 fn page_ask(params: &Params<'_>) -> Result<PageAsk, ApiError> {
     let lower = |name| params.get(name).map(str::to_ascii_lowercase);
@@ -22,6 +24,11 @@ fn page_ask(params: &Params<'_>) -> Result<PageAsk, ApiError> {
         after: lower("cursor"),
         limit: params.limit(PAGE_DEFAULT, PAGE_MAX)?,
     })
+}
+
+/// A page over all namespaces is for those who may read them all.
+fn permit_page(call: &Call, namespace: Option<&str>) -> Result<(), ApiError> {
+    call.permit(namespace.unwrap_or(EVERY_NAMESPACE))
 }
 
 /// Live leases with holder, token, age, time left and how many wait.
@@ -40,6 +47,7 @@ fn page_ask(params: &Params<'_>) -> Result<PageAsk, ApiError> {
 pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError> {
     let app = &call.api.app;
     let ask = page_ask(&call.params())?;
+    permit_page(&call, ask.namespace.as_deref())?;
     let (rows, more) = app.leases(&ask)?;
     let now = app.clock().now();
     let next_cursor = more.map(|key| key.to_string());
@@ -76,6 +84,7 @@ pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError
 pub(super) async fn keys(call: Call, _body: Body) -> Result<Response, ApiError> {
     let app = &call.api.app;
     let ask = page_ask(&call.params())?;
+    call.permit(app.namespace(ask.namespace.as_deref()))?;
     let keys = app.keys(&ask).await?;
     let now = app.clock().now();
     let full = keys.len() == ask.limit;
@@ -104,5 +113,7 @@ pub(super) async fn namespaces(call: Call, _body: Body) -> Result<Response, ApiE
     let namespaces = call.api.app.namespaces(ask.after.as_deref(), ask.limit).await?;
     let full = namespaces.len() == ask.limit;
     let next_cursor = namespaces.last().filter(|_| full).cloned();
+    // Those of others are not named.
+    let namespaces = namespaces.into_iter().filter(|name| call.may_see(name)).collect();
     Ok(reply::ok(&NamespacesReply { namespaces, next_cursor }))
 }

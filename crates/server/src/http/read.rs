@@ -5,6 +5,7 @@ use futures_util::{Stream, StreamExt, stream};
 use http::StatusCode;
 use lockd_core::key::KeyName;
 use lockd_core::lease::Proof;
+use lockd_pki::Access;
 use lockd_store::StoreError;
 use lockd_wire::state::{DescribeReply, Metadata, ReadReply, ReadRequest};
 use lockd_wire::{ErrorBody, ErrorCode, header as names};
@@ -35,7 +36,8 @@ const READ_KEYS_MAX: usize = 1_000;
         (status = 403, description = "The lease is over, revoked or another's", body = ErrorBody),
     )
 )]
-pub(super) async fn get(call: Call, _body: Body) -> Result<Response, ApiError> {
+pub(super) async fn get(call: Call, body: Body) -> Result<Response, ApiError> {
+    body.drain().await;
     let app = &call.api.app;
     let params = call.params();
     if params.get("key").is_none() {
@@ -43,7 +45,9 @@ pub(super) async fn get(call: Call, _body: Body) -> Result<Response, ApiError> {
     }
     let lease = request::text(call.headers(), names::LEASE_ID);
     if lease.is_none() && params.flag("public") {
-        return Ok(reply::document(app.get_public(&params.key(app)?).await?));
+        let key = call.query_key(&params)?;
+        call.permit_to(key.namespace(), Access::Read)?;
+        return Ok(reply::document(app.get_public(&key).await?));
     }
     let Some(fence) = request::fence(call.headers())? else {
         let detail = "send X-Lease-ID and X-Fencing-Token, or ask for public=1";
@@ -56,7 +60,7 @@ pub(super) async fn get(call: Call, _body: Body) -> Result<Response, ApiError> {
     let lease = request::lease_id(lease, "X-Lease-ID")?;
     let txn = request::txn(request::text(call.headers(), names::TXN_ID))?;
     let proof = Proof { lease, fence: Some(fence), txn };
-    held(&call.api.app, &params.key(app)?, &proof).await
+    held(app, &call.query_key(&params)?, &proof).await
 }
 
 /// Read what the holder sees, under a lease that is named by its id alone.
@@ -69,9 +73,10 @@ pub(super) async fn get(call: Call, _body: Body) -> Result<Response, ApiError> {
         (status = 403, description = "The lease is over, revoked or another's", body = ErrorBody),
     )
 )]
-pub(super) async fn get_state(call: Call, _body: Body) -> Result<Response, ApiError> {
+pub(super) async fn get_state(call: Call, body: Body) -> Result<Response, ApiError> {
+    body.drain().await;
     let params = call.params();
-    let (key, proof) = by_lease(&call.api.app, &params, call.headers())?;
+    let (key, proof) = by_lease(&call, &params)?;
     held(&call.api.app, &key, &proof).await
 }
 
@@ -93,7 +98,7 @@ async fn held(app: &App, key: &KeyName, proof: &Proof) -> Result<Response, ApiEr
 )]
 pub(super) async fn describe(call: Call, _body: Body) -> Result<Response, ApiError> {
     let app = &call.api.app;
-    let key = call.params().key(app)?;
+    let key = call.query_key(&call.params())?;
     let record = app.describe(&key).await?;
     let now = app.clock().now();
     let lease = record.live_lease(now);
@@ -132,9 +137,9 @@ pub(super) async fn read(call: Call, body: Body) -> Result<Response, ApiError> {
     }
     let parse = |key: &String| {
         if ask.full_names {
-            KeyName::parse_full(key)
+            call.permitted(KeyName::parse_full(key)?)
         } else {
-            app.key(ask.namespace.as_deref(), key)
+            call.key(ask.namespace.as_deref(), key)
         }
     };
     let keys = ask.keys.iter().map(parse).collect::<Result<Vec<_>, _>>()?;

@@ -10,18 +10,20 @@ use http_body_util::BodyExt;
 use lockd_core::answer::Stamp;
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
-use lockd_core::key::{KeyName, NameRefused};
+use lockd_core::key::KeyName;
 use lockd_core::lease::Proof;
 use lockd_core::limits::{FENCES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LEASE_ID_BYTES_MAX, TTL_MIN};
 use lockd_core::record::Version;
 use lockd_core::state::{Guard, Then};
 use lockd_core::time::Span;
+use lockd_pki::Access;
 use lockd_wire::ErrorCode;
 use lockd_wire::header as names;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::body::Body;
+use super::call::Call;
 use super::error::ApiError;
 use crate::app::document::{Expected, Pieces};
 use crate::app::{App, Refused};
@@ -61,11 +63,6 @@ impl<'a> Params<'a> {
                 Err(bad(ErrorCode::InvalidParams, "limit is a whole number above zero"))
             }
         }
-    }
-
-    /// The key in the query string.
-    pub(super) fn key(&self, app: &App) -> Result<KeyName, NameRefused> {
-        app.key(self.get("namespace"), self.get("key").unwrap_or_default())
     }
 }
 
@@ -195,7 +192,8 @@ fn parse_sha256(text: &str) -> Option<[u8; 32]> {
 
 /// `X-Fence-Key` and `X-Fence-Token` pair up in the order in which they come; one header may also
 /// carry several, separated by commas.
-pub(super) fn fences(headers: &HeaderMap) -> Result<Vec<FenceCondition>, ApiError> {
+pub(super) fn fences(call: &Call) -> Result<Vec<FenceCondition>, ApiError> {
+    let headers = call.headers();
     if !headers.contains_key(names::FENCE_KEY) && !headers.contains_key(names::FENCE_TOKEN) {
         return Ok(Vec::new());
     }
@@ -217,6 +215,7 @@ pub(super) fn fences(headers: &HeaderMap) -> Result<Vec<FenceCondition>, ApiErro
     }
     let pair = |(key, token): (&String, &String)| {
         let key = KeyName::parse_full(key).map_err(|_| refused("X-Fence-Key is namespace/key"))?;
+        call.permit_to(key.namespace(), Access::Any)?;
         let token: u64 = token.parse().map_err(|_| refused("X-Fence-Token is a number"))?;
         Ok(FenceCondition { key, token: Fence(token) })
     };

@@ -10,15 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use lockd_pki::{Access, Admitted, LiveCredentials};
 use lockd_store::embedded::EmbeddedStore;
 use lockd_wire::{ErrorCode, header as names, path};
 use utoipa::OpenApi;
 
+use super::auth::{self, Class, TcRules};
 use super::body::{Body, BodyError, Response};
-use super::call::Call;
-use super::delivery::Outbox;
+use super::call::{Call, Origin};
 use super::error::ApiError;
-use super::{lease, list, read, state, system, watch};
+use super::{coordinator, lease, list, read, state, system, watch};
 use crate::app::App;
 use crate::clock::Stopwatch;
 use crate::metrics::{Levels, Operation, Outcome};
@@ -28,6 +29,9 @@ use crate::metrics::{Levels, Operation, Outcome};
 pub(crate) struct Api {
     pub(crate) app: Arc<App>,
     pub(crate) embedded: Option<Arc<EmbeddedStore>>,
+    /// Who is let in, with mutual TLS.
+    pub(crate) live: Option<Arc<LiveCredentials>>,
+    pub(crate) tc_rules: TcRules,
 }
 
 type Answer = BoxFuture<'static, Result<Response, ApiError>>;
@@ -37,17 +41,29 @@ struct Route {
     path: &'static str,
     methods: &'static [Method],
     operation: Operation,
+    class: Class,
     answer: fn(Call, Body) -> Answer,
+}
+
+/// A class as it stands in the table: a claim on the namespace in parentheses, or its name.
+macro_rules! class {
+    (($access:ident)) => {
+        Class::Namespace(Access::$access)
+    };
+    ($class:ident) => {
+        Class::$class
+    };
 }
 
 /// Makes the table of routes and the description of the same handlers.
 macro_rules! routes {
-    ($($path:ident [$($method:ident),+] $operation:ident $module:ident::$handler:ident,)+) => {
+    ($($path:ident [$($method:ident),+] $operation:ident $class:tt $module:ident::$handler:ident,)+) => {
         /// Every route of the API, those that are asked for most first.
         static ROUTES: &[Route] = &[$(Route {
             path: path::$path,
             methods: &[$(Method::$method),+],
             operation: Operation::$operation,
+            class: class!($class),
             answer: |call, body| Box::pin($module::$handler(call, body)),
         }),+];
 
@@ -65,30 +81,44 @@ macro_rules! routes {
 }
 
 routes! {
-    ACQUIRE [POST] Acquire lease::acquire,
-    UPDATE [POST] Update state::update,
-    RELEASE [POST] Release lease::release,
-    GET [POST] Get read::get,
-    KEEPALIVE [POST] Keepalive lease::keepalive,
-    GET_STATE [POST] Get read::get_state,
-    UPDATE_STATE [POST] Update state::update_state,
-    DESCRIBE [GET] Describe read::describe,
-    READ [POST] Read read::read,
-    MUTATE [POST] Mutate state::mutate,
-    METADATA [POST] Metadata state::metadata,
-    REMOVE [POST] Remove state::remove,
-    LEASES [GET] List list::leases,
-    LEASES_REVOKE [POST] Revoke lease::revoke,
-    KEYS [GET] List list::keys,
-    NAMESPACES [GET] List list::namespaces,
-    WATCH [GET] Watch watch::watch,
-    BACKUP [POST] Other system::backup,
-    QUERY [GET, POST] Other system::query,
-    INDEX_FLUSH [POST] Other system::index_flush,
-    NAMESPACE [GET, POST] Other system::namespace,
-    OPENAPI [GET] Other system::openapi,
-    HEALTHZ [GET] Health system::healthz,
-    READYZ [GET] Health system::readyz,
+    ACQUIRE [POST] Acquire (Any) lease::acquire,
+    UPDATE [POST] Update (Write) state::update,
+    RELEASE [POST] Release (Any) lease::release,
+    GET [POST] Get (Any) read::get,
+    KEEPALIVE [POST] Keepalive (Any) lease::keepalive,
+    GET_STATE [POST] Get (Any) read::get_state,
+    UPDATE_STATE [POST] Update (Write) state::update_state,
+    DESCRIBE [GET] Describe (Read) read::describe,
+    READ [POST] Read (Read) read::read,
+    MUTATE [POST] Mutate (Write) state::mutate,
+    METADATA [POST] Metadata (Write) state::metadata,
+    REMOVE [POST] Remove (Write) state::remove,
+    LEASES [GET] List (Read) list::leases,
+    LEASES_REVOKE [POST] Revoke (ReadWrite) lease::revoke,
+    KEYS [GET] List (Read) list::keys,
+    NAMESPACES [GET] List (Any) list::namespaces,
+    WATCH [GET] Watch (Read) watch::watch,
+    BACKUP [POST] Other Everything system::backup,
+    QUERY [GET, POST] Other (Read) system::query,
+    INDEX_FLUSH [POST] Other (ReadWrite) system::index_flush,
+    NAMESPACE [GET, POST] Other (ReadWrite) system::namespace,
+    TC_LEADER [GET] Coordinate TcClient coordinator::tc_leader,
+    TC_LEASE_ACQUIRE [POST] Coordinate TcClient coordinator::tc_lease_acquire,
+    TC_LEASE_RENEW [POST] Coordinate TcClient coordinator::tc_lease_renew,
+    TC_LEASE_RELEASE [POST] Coordinate TcClient coordinator::tc_lease_release,
+    TC_CLUSTER_LIST [GET] Coordinate TcClient coordinator::tc_cluster_list,
+    TC_CLUSTER_ANNOUNCE [POST] Coordinate TcServer coordinator::tc_cluster_announce,
+    TC_CLUSTER_LEAVE [POST] Coordinate TcServer coordinator::tc_cluster_leave,
+    TC_RM_LIST [GET] Coordinate TcClient coordinator::tc_rm_list,
+    TC_RM_REGISTER [POST] Coordinate TcServer coordinator::tc_rm_register,
+    TC_RM_UNREGISTER [POST] Coordinate TcServer coordinator::tc_rm_unregister,
+    TXN_DECIDE [POST] Coordinate TcClient coordinator::txn_decide,
+    TXN_COMMIT [POST] Coordinate TcClient coordinator::txn_commit,
+    TXN_ROLLBACK [POST] Coordinate TcClient coordinator::txn_rollback,
+    TXN_REPLAY [POST] Coordinate TcClient coordinator::txn_replay,
+    OPENAPI [GET] Other Open system::openapi,
+    HEALTHZ [GET] Health Open system::healthz,
+    READYZ [GET] Health Open system::readyz,
 }
 
 /// What the metrics listener serves; needs no identity.
@@ -97,18 +127,21 @@ static PAGES: &[Route] = &[
         path: path::METRICS,
         methods: &[Method::GET],
         operation: Operation::Other,
+        class: Class::Open,
         answer: |call, body| Box::pin(system::metrics(call, body)),
     },
     Route {
         path: path::HEALTHZ,
         methods: &[Method::GET],
         operation: Operation::Health,
+        class: Class::Open,
         answer: |call, body| Box::pin(system::healthz(call, body)),
     },
     Route {
         path: path::READYZ,
         methods: &[Method::GET],
         operation: Operation::Health,
+        class: Class::Open,
         answer: |call, body| Box::pin(system::readyz(call, body)),
     },
 ];
@@ -138,10 +171,6 @@ pub(super) fn description() -> Bytes {
 }
 
 impl Api {
-    pub(crate) fn new(app: Arc<App>, embedded: Option<Arc<EmbeddedStore>>) -> Self {
-        Self { app, embedded }
-    }
-
     /// The whole API.
     pub(crate) fn entry(&self, headers_max: usize) -> Arc<Entry> {
         Arc::new(Entry { api: self.clone(), routes: ROUTES, headers_max })
@@ -175,18 +204,22 @@ impl Entry {
     pub(crate) async fn handle(
         self: Arc<Self>,
         request: Request<Body>,
-        outbox: Option<Outbox>,
+        origin: Origin,
     ) -> Response {
         let app = &self.api.app;
         let (head, body) = request.into_parts();
-        let call = Call::new(self.api.clone(), head, outbox);
+        let route = find(self.routes, head.uri.path());
+        let class = route.map_or(Class::Open, |route| route.class);
+        let call = Call::new(self.api.clone(), head, origin, class);
         let correlation = call.correlation.clone();
-        let route = find(self.routes, call.path());
         let operation = route.map_or(Operation::Other, |route| route.operation);
         let mut measure = Measure { app, operation, watch: Stopwatch::start(), done: false };
-        let answered = match self.choose(route, call, body) {
-            Ok(answer) => answer.await,
-            Err(refused) => Err(refused),
+        let answered = match self.choose(route, &call) {
+            Ok(chosen) => (chosen.answer)(call, body).await,
+            Err(refused) => {
+                body.drain().await;
+                Err(refused)
+            }
         };
         let mut response = answered.unwrap_or_else(ApiError::into_response);
         measure.done(response.status());
@@ -203,15 +236,25 @@ impl Entry {
         response
     }
 
-    /// Begins the answer, or says why there is none.
-    fn choose(&self, route: Option<&Route>, call: Call, body: Body) -> Result<Answer, ApiError> {
+    /// Who answers, or why nobody does.
+    fn choose(
+        &self,
+        route: Option<&'static Route>,
+        call: &Call,
+    ) -> Result<&'static Route, ApiError> {
         if call.head_bytes() > self.headers_max {
             let detail = format!("the headers may have at most {} bytes", self.headers_max);
             let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             return Err(ApiError::new(status, ErrorCode::HeadersTooLarge, detail));
         }
+        if let Some(who) = call.who() {
+            self.still_welcome(who)?;
+        }
         match route {
-            Some(route) if route.takes(call.method()) => Ok((route.answer)(call, body)),
+            Some(route) if route.takes(call.method()) => {
+                auth::enter(call.who(), call.class(), self.api.tc_rules)?;
+                Ok(route)
+            }
             Some(_) => {
                 let detail = "this path takes another method; see the Allow header";
                 let code = ErrorCode::MethodNotAllowed;
@@ -222,6 +265,26 @@ impl Entry {
                 Err(ApiError::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, detail))
             }
         }
+    }
+}
+
+impl Entry {
+    /// A connection may be older than what is known about its client now.
+    fn still_welcome(&self, who: &Admitted) -> Result<(), ApiError> {
+        let peer = &who.peer;
+        let revoked = |live: &Arc<LiveCredentials>| live.is_revoked(&peer.serial);
+        if self.api.live.as_ref().is_some_and(revoked) {
+            let detail = format!("the certificate with serial {} was revoked", peer.serial);
+            let code = ErrorCode::CertificateRevoked;
+            return Err(ApiError::new(StatusCode::FORBIDDEN, code, detail));
+        }
+        let now = i64::try_from(self.api.app.clock().now().wall.0).unwrap_or(i64::MAX);
+        if peer.not_after.as_millisecond() < now {
+            let detail = format!("the certificate ended at {}", peer.not_after);
+            let code = ErrorCode::CertificateExpired;
+            return Err(ApiError::new(StatusCode::FORBIDDEN, code, detail));
+        }
+        Ok(())
     }
 }
 
@@ -244,7 +307,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let entry = Arc::clone(&self.0);
-        Box::pin(async move { Ok(entry.handle(request.map(Body::new), None).await) })
+        Box::pin(async move { Ok(entry.handle(request.map(Body::new), Origin::default()).await) })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use http::{HeaderMap, StatusCode, header};
+use http::{StatusCode, header};
 use lockd_core::answer::Written;
 use lockd_core::key::KeyName;
 use lockd_core::lease::Proof;
@@ -17,7 +17,6 @@ use super::call::Call;
 use super::error::ApiError;
 use super::reply;
 use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
-use crate::app::App;
 use crate::app::document::Pieces;
 use crate::app::state::WriteAsk;
 
@@ -54,9 +53,9 @@ pub(super) async fn update(call: Call, body: Body) -> Result<Response, ApiError>
     let mut pieces = request::pieces(body);
     let outcome = async {
         let proof = request::proof(call.headers())?;
-        let key = params.key(&call.api.app)?;
+        let key = call.query_key(&params)?;
         let then = request::then(&params)?;
-        take_in(&call.api.app, key, proof, then, call.headers(), &mut pieces).await
+        take_in(&call, key, proof, then, &mut pieces).await
     };
     let outcome = outcome.await;
     heard_out(outcome, &mut pieces).await
@@ -80,26 +79,23 @@ pub(super) async fn update_state(call: Call, body: Body) -> Result<Response, Api
     let params = call.params();
     let mut pieces = request::pieces(body);
     let outcome = async {
-        let (key, proof) = by_lease(&call.api.app, &params, call.headers())?;
-        take_in(&call.api.app, key, proof, Then::Commit, call.headers(), &mut pieces).await
+        let (key, proof) = by_lease(&call, &params)?;
+        take_in(&call, key, proof, Then::Commit, &mut pieces).await
     };
     let outcome = outcome.await;
     heard_out(outcome, &mut pieces).await
 }
 
 /// The key and proof of a request that may name nothing but its lease.
-pub(super) fn by_lease(
-    app: &App,
-    params: &Params<'_>,
-    headers: &HeaderMap,
-) -> Result<(KeyName, Proof), ApiError> {
+pub(super) fn by_lease(call: &Call, params: &Params<'_>) -> Result<(KeyName, Proof), ApiError> {
+    let headers = call.headers();
     let named = request::text(headers, names::LEASE_ID).or_else(|| params.get("lease_id"));
     let lease = request::lease_id(named, "X-Lease-ID")?;
     let fence = request::fence(headers)?;
     let txn = request::txn(request::text(headers, names::TXN_ID))?;
     let key = match params.get("key") {
-        Some(_) => params.key(app)?,
-        None => app.key_of_lease(&lease).ok_or_else(|| {
+        Some(_) => call.query_key(params)?,
+        None => call.key_of_lease(&lease)?.ok_or_else(|| {
             let detail = "nobody holds a key under this lease";
             ApiError::new(StatusCode::FORBIDDEN, ErrorCode::LeaseRequired, detail)
         })?,
@@ -108,30 +104,31 @@ pub(super) fn by_lease(
 }
 
 async fn take_in(
-    app: &std::sync::Arc<App>,
+    call: &Call,
     key: KeyName,
     proof: Proof,
     then: Then,
-    headers: &HeaderMap,
     pieces: &mut Pieces,
 ) -> Result<Response, ApiError> {
+    let headers = call.headers();
     let expected = request::expected(headers)?;
-    let ask = write_ask(key, proof, then, headers, "update", &[])?;
+    let ask = write_ask(call, key, proof, then, "update", &[])?;
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let length: Option<u64> = length.and_then(|length| length.parse().ok());
     let early = length.is_none_or(|length| length > SHORT_BYTES);
-    let written = app.update(ask, pieces, expected, early).await?;
+    let written = call.api.app.update(ask, pieces, expected, early).await?;
     Ok(updated(&written))
 }
 
 fn write_ask(
+    call: &Call,
     key: KeyName,
     proof: Proof,
     then: Then,
-    headers: &HeaderMap,
     operation: &str,
     request: &[&[u8]],
 ) -> Result<WriteAsk, ApiError> {
+    let headers = call.headers();
     let header_bytes = |name| headers.get(name).map_or(&b""[..], |value| value.as_bytes());
     let then_byte = [then as u8];
     let mut asked: Vec<&[u8]> = vec![
@@ -148,7 +145,7 @@ fn write_ask(
         proof,
         guard: request::guard(headers)?,
         hidden: request::hidden(headers)?,
-        fences: request::fences(headers)?,
+        fences: request::fences(call)?,
         then,
         stamp,
     })
@@ -216,7 +213,7 @@ pub(super) async fn mutate(call: Call, body: Body) -> Result<Response, ApiError>
     let (ask, text) = request::json::<MutateRequest>(app, body, max).await?;
     let proof = request::proof(call.headers())?;
     let namespace = params.get("namespace").or(ask.namespace.as_deref());
-    let key = app.key(namespace, params.get("key").unwrap_or_default())?;
+    let key = call.key(namespace, params.get("key").unwrap_or_default())?;
     let mut mutations = Vec::new();
     for expression in ask.mutations.iter().filter(|text| !text.trim().is_empty()) {
         let parsed = lockd_json::mutate::parse(expression, lockd_json::mutate::Source::Server);
@@ -226,7 +223,7 @@ pub(super) async fn mutate(call: Call, body: Body) -> Result<Response, ApiError>
         return Err(bad(ErrorCode::InvalidBody, "mutations names at least one change"));
     }
     let then = request::then(&params)?;
-    let write = write_ask(key, proof, then, call.headers(), "mutate", &[&text])?;
+    let write = write_ask(&call, key, proof, then, "mutate", &[&text])?;
     let mutated = app.mutate(write, &mutations).await?;
     let mut response = updated(&mutated.written);
     let count = mutations.len() as u64;
@@ -269,15 +266,9 @@ pub(super) async fn metadata(call: Call, body: Body) -> Result<Response, ApiErro
         request::object(&text).map_err(wrong)?
     };
     let proof = request::proof(call.headers())?;
-    let key = params.key(app)?;
-    let mut ask = write_ask(
-        key.clone(),
-        proof,
-        request::then(&params)?,
-        call.headers(),
-        "metadata",
-        &[&text],
-    )?;
+    let key = call.query_key(&params)?;
+    let then = request::then(&params)?;
+    let mut ask = write_ask(&call, key.clone(), proof, then, "metadata", &[&text])?;
     ask.hidden = ask.hidden.or(asked.query_hidden);
     if ask.hidden.is_none() {
         return Err(bad(ErrorCode::InvalidMetadata, "say what to change: query_hidden"));
@@ -308,12 +299,13 @@ pub(super) async fn metadata(call: Call, body: Body) -> Result<Response, ApiErro
         (status = 409, description = "Something is not as expected", body = ErrorBody),
     )
 )]
-pub(super) async fn remove(call: Call, _body: Body) -> Result<Response, ApiError> {
+pub(super) async fn remove(call: Call, body: Body) -> Result<Response, ApiError> {
+    body.drain().await;
     let app = &call.api.app;
     let params = call.params();
     let proof = request::proof(call.headers())?;
-    let key = params.key(app)?;
-    let ask = write_ask(key, proof, request::then(&params)?, call.headers(), "remove", &[])?;
+    let key = call.query_key(&params)?;
+    let ask = write_ask(&call, key, proof, request::then(&params)?, "remove", &[])?;
     let written = app.change(ask, Change::Remove).await?;
     let mut response = reply::ok(&RemoveReply {
         removed: written.removed,

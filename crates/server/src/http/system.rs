@@ -62,19 +62,22 @@ pub(super) async fn openapi(_call: Call, _body: Body) -> Result<Response, ApiErr
 
 /// Not available: queries come with the index.
 #[utoipa::path(method(get, post), path = "/v1/query", tag = "system", responses((status = 501, description = "`query_disabled`", body = ErrorBody)))]
-pub(super) async fn query(_call: Call, _body: Body) -> Result<Response, ApiError> {
+pub(super) async fn query(_call: Call, body: Body) -> Result<Response, ApiError> {
+    body.drain().await;
     Err(missing(ErrorCode::QueryDisabled, "this server has no queries"))
 }
 
 /// Not available: there is no index to flush.
 #[utoipa::path(post, path = "/v1/index/flush", tag = "system", responses((status = 501, description = "`index_unavailable`", body = ErrorBody)))]
-pub(super) async fn index_flush(_call: Call, _body: Body) -> Result<Response, ApiError> {
+pub(super) async fn index_flush(_call: Call, body: Body) -> Result<Response, ApiError> {
+    body.drain().await;
     Err(missing(ErrorCode::IndexUnavailable, "this server has no index"))
 }
 
 /// Not available: namespaces have no configuration.
 #[utoipa::path(method(get, post), path = "/v1/namespace", tag = "system", responses((status = 501, description = "`namespace_config_unavailable`", body = ErrorBody)))]
-pub(super) async fn namespace(_call: Call, _body: Body) -> Result<Response, ApiError> {
+pub(super) async fn namespace(_call: Call, body: Body) -> Result<Response, ApiError> {
+    body.drain().await;
     Err(missing(ErrorCode::NamespaceConfigUnavailable, "namespaces have no configuration here"))
 }
 
@@ -90,7 +93,8 @@ fn missing(code: ErrorCode, detail: &str) -> ApiError {
         (status = 501, description = "`store_unsupported`: this store has no backups", body = ErrorBody),
     )
 )]
-pub(super) async fn backup(call: Call, _body: Body) -> Result<Response, ApiError> {
+pub(super) async fn backup(call: Call, body: Body) -> Result<Response, ApiError> {
+    body.drain().await;
     let Some(store) = call.api.embedded.clone() else {
         let detail = "only the embedded store can be backed up";
         return Err(missing(ErrorCode::StoreUnsupported, detail));

@@ -14,7 +14,7 @@ use super::body::{Body, Response};
 use super::call::Call;
 use super::error::ApiError;
 use super::reply;
-use super::request;
+use super::request::{self, Params};
 use crate::app::event::What;
 use crate::app::watch::{Scope, Told};
 
@@ -35,9 +35,9 @@ pub(super) async fn watch(call: Call, _body: Body) -> Result<Response, ApiError>
     app.refuse_draining()?;
     let params = call.params();
     let scope = match params.get("key") {
-        Some(_) => Scope::Key(params.key(app)?),
+        Some(_) => Scope::Key(call.query_key(&params)?),
         None => Scope::Prefix {
-            namespace: key::parse_namespace(app.namespace(params.get("namespace")))?,
+            namespace: namespace(&call, &params)?,
             prefix: params.get("prefix").unwrap_or_default().to_ascii_lowercase(),
         },
     };
@@ -55,6 +55,13 @@ pub(super) async fn watch(call: Call, _body: Body) -> Result<Response, ApiError>
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+fn namespace(call: &Call, params: &Params<'_>) -> Result<String, ApiError> {
+    let named = call.api.app.namespace(params.get("namespace"));
+    let namespace = key::parse_namespace(named)?;
+    call.permit(&namespace)?;
+    Ok(namespace)
 }
 
 fn event_text(told: &Told, incarnation: &str) -> String {

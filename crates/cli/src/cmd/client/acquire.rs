@@ -24,7 +24,7 @@ pub(crate) struct AcquireArgs {
     #[arg(long, short, value_name = "KEY", conflicts_with = "argument")]
     key: Option<String>,
     #[command(flatten)]
-    pub(super) wish: Wish,
+    pub(crate) wish: Wish,
     /// How to print the lease
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
@@ -58,18 +58,20 @@ struct Shown<'a> {
     correlation_id: &'a str,
 }
 
-pub(super) async fn run(session: &Session, args: AcquireArgs) -> Done {
+pub(crate) async fn run(session: &Session, args: AcquireArgs) -> Done {
     let key = session.environment.key(args.key.or(args.argument));
     let grant = match args.wish.acquire(&session.client, key.clone()).detached().await {
         Ok(grant) => grant,
         Err(error) => return Err(refused(session, key.as_deref(), error).await),
     };
     let shown = shown(&grant, &session.server);
-    ui::print(args.output, &shown, || export_lines(&exports(&grant, &session.server)))
+    ui::print(args.output, &shown, || {
+        export_lines(&exports(&grant, &session.server, session.bundle.as_deref()))
+    })
 }
 
 /// The problem with an acquire; when the key is held it says by whom and for how long.
-pub(super) async fn refused(
+pub(crate) async fn refused(
     session: &Session,
     key: Option<&str>,
     error: Error<AcquireKind>,

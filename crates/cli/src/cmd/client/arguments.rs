@@ -11,7 +11,7 @@ use lockd_json::mutate::is_expression;
 use crate::exit::{Done, Problem};
 
 /// `30s`, `1m30s`, `500ms`, or a number of seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds)
@@ -22,7 +22,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// As [`duration`], but not nothing.
-pub(super) fn ttl(text: &str) -> Result<Duration, String> {
+pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("a lease lives longer than that".to_owned()),
         ttl => Ok(ttl),
@@ -31,7 +31,7 @@ pub(super) fn ttl(text: &str) -> Result<Duration, String> {
 
 /// How long an acquire waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Block {
+pub(crate) enum Block {
     No,
     For(Duration),
     Forever,
@@ -58,9 +58,9 @@ impl FromStr for Block {
 
 /// A condition on another key: `namespace/key=TOKEN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fence {
-    pub(super) full_name: String,
-    pub(super) token: u64,
+pub(crate) struct Fence {
+    pub(crate) full_name: String,
+    pub(crate) token: u64,
 }
 
 impl FromStr for Fence {
@@ -80,34 +80,34 @@ impl FromStr for Fence {
 
 /// How a key is asked for, in `acquire` and `run`.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Wish {
+pub(crate) struct Wish {
     /// How long the lease lives without renewal
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl)]
-    pub(super) ttl: Duration,
+    pub(crate) ttl: Duration,
     /// How long to wait for the key: a duration, seconds, nowait (-1) or forever (0)
     #[arg(long, value_name = "WAIT", default_value = "10s", allow_hyphen_values = true)]
-    pub(super) block: Block,
+    pub(crate) block: Block,
     /// Who holds it, for people to read (default: host and process) [env: LOCKD_CLIENT_OWNER]
     #[arg(long, value_name = "NAME")]
-    pub(super) owner: Option<String>,
+    pub(crate) owner: Option<String>,
     /// Only if the key is not known yet
     #[arg(long)]
-    pub(super) if_not_exists: bool,
+    pub(crate) if_not_exists: bool,
     /// Join this transaction
     #[arg(long, value_name = "ID")]
-    pub(super) txn_id: Option<String>,
+    pub(crate) txn_id: Option<String>,
     /// How often to try again when no server can be reached
     #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(super) retries: u32,
+    pub(crate) retries: u32,
 }
 
 impl Wish {
-    pub(super) fn attempts(&self) -> u32 {
+    pub(crate) fn attempts(&self) -> u32 {
         self.retries.saturating_add(1)
     }
 
     /// The request that this wish makes.
-    pub(super) fn acquire(&self, client: &Client, key: Option<String>) -> Acquire<WaitSet> {
+    pub(crate) fn acquire(&self, client: &Client, key: Option<String>) -> Acquire<WaitSet> {
         let mut acquire: Acquire<NoWaitSet> = match key {
             Some(key) => client.lease(key),
             None => client.lease_new_key(),
@@ -132,16 +132,16 @@ impl Wish {
 
 /// Conditions on a write.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Conditions {
+pub(crate) struct Conditions {
     /// Only if the state is at this version
     #[arg(long, value_name = "N")]
-    pub(super) if_version: Option<u64>,
+    pub(crate) if_version: Option<u64>,
     /// Only if the state has this etag
     #[arg(long, value_name = "ETAG")]
-    pub(super) if_etag: Option<String>,
+    pub(crate) if_etag: Option<String>,
     /// Only if that key's token is still this one: namespace/key=TOKEN; may be repeated
     #[arg(long = "fence", value_name = "NS/KEY=TOKEN")]
-    pub(super) fences: Vec<Fence>,
+    pub(crate) fences: Vec<Fence>,
 }
 
 /// Adds conditions to a write; the writes of the client all take them by the same names.
@@ -160,10 +160,10 @@ macro_rules! with_conditions {
         write
     }};
 }
-pub(super) use with_conditions;
+pub(crate) use with_conditions;
 
 /// Takes the key off the front of the arguments, unless a flag names it or it is an expression.
-pub(super) fn key_and_expressions(
+pub(crate) fn key_and_expressions(
     flag: Option<String>,
     mut arguments: Vec<String>,
 ) -> Done<(Option<String>, Vec<String>)> {
@@ -182,7 +182,7 @@ pub(super) fn key_and_expressions(
 }
 
 /// Takes the key and then an input off the arguments, unless a flag names the key.
-pub(super) fn key_and_input(
+pub(crate) fn key_and_input(
     flag: Option<String>,
     arguments: Vec<String>,
 ) -> Done<(Option<String>, Option<String>)> {

@@ -27,7 +27,7 @@ Examples:
   lockd client describe orders
   lockd client describe orders --output json";
 
-pub(super) async fn run(session: &Session, args: DescribeArgs) -> Done {
+pub(crate) async fn run(session: &Session, args: DescribeArgs) -> Done {
     let key = session.environment.need_key(args.key.or(args.argument))?;
     let known = session.client.describe(session.namespace(), &key).await?;
     ui::print(args.output, &known, || text(&known))
@@ -58,7 +58,7 @@ fn text(known: &DescribeReply) -> String {
 }
 
 /// A time in UTC.
-pub(super) fn time(unix_ms: u64) -> String {
+pub(crate) fn time(unix_ms: u64) -> String {
     i64::try_from(unix_ms)
         .ok()
         .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())

@@ -9,7 +9,7 @@ use crate::exit::{Done, Problem};
 
 /// How a document is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Type {
+pub(crate) enum Type {
     /// YAML for files named .yaml or .yml, otherwise raw
     Auto,
     /// JSON as it is stored
@@ -21,7 +21,7 @@ pub(super) enum Type {
 
 impl Type {
     /// What `auto` means for this file.
-    pub(super) fn resolve(self, file: &str) -> Self {
+    pub(crate) fn resolve(self, file: &str) -> Self {
         let is_yaml = Path::new(file).extension().is_some_and(|extension| {
             extension.eq_ignore_ascii_case("yaml") || extension.eq_ignore_ascii_case("yml")
         });
@@ -33,7 +33,7 @@ impl Type {
     }
 
     /// The text for a JSON document.
-    pub(super) fn show(self, json: &[u8]) -> Done<String> {
+    pub(crate) fn show(self, json: &[u8]) -> Done<String> {
         let text = std::str::from_utf8(json)
             .map_err(|_| Problem::failed("the state is not valid UTF-8"))?;
         match self {
@@ -44,7 +44,7 @@ impl Type {
     }
 
     /// The JSON document of a text.
-    pub(super) fn read(self, text: Vec<u8>) -> Done<Vec<u8>> {
+    pub(crate) fn read(self, text: Vec<u8>) -> Done<Vec<u8>> {
         match self {
             Self::Auto | Self::Raw | Self::Json => Ok(text),
             Self::Yaml => {

@@ -81,7 +81,15 @@ async fn list(session: &Session, args: ListArgs) -> Done {
     if let Some(prefix) = args.prefix {
         pages = pages.prefix(prefix);
     }
+    let for_a_person = args.output == Format::Text && ui::is_read_by_a_person();
+    let mut headings = Some(&HEADINGS[..]);
     while let Some(leases) = pages.next_page().await? {
+        if for_a_person {
+            // A table for each page: whoever has a million leases need not wait for the last.
+            let rows = leases.iter().map(row).collect();
+            ui::data(&ui::table(headings.take(), rows))?;
+            continue;
+        }
         for lease in leases {
             ui::print_one(args.output, &lease, || text(&lease))?;
         }
@@ -89,8 +97,24 @@ async fn list(session: &Session, args: ListArgs) -> Done {
     Ok(())
 }
 
+const HEADINGS: [&str; 6] = ["KEY", "OWNER", "TOKEN", "AGE", "LEFT", "WAITING"];
+
+fn row(lease: &LeaseView) -> Vec<String> {
+    vec![
+        format!("{}/{}", lease.namespace, lease.key),
+        lease.owner.clone(),
+        lease.fencing_token.to_string(),
+        seconds(lease.age_ms),
+        seconds(lease.remaining_ms),
+        lease.waiters.to_string(),
+    ]
+}
+
+fn seconds(ms: u64) -> String {
+    humantime::format_duration(Duration::from_secs(ms / 1_000)).to_string()
+}
+
 fn text(lease: &LeaseView) -> String {
-    let seconds = |ms: u64| humantime::format_duration(Duration::from_secs(ms / 1_000));
     format!(
         "{}/{}\towner={}\ttoken={}\tage={}\tleft={}\twaiting={}",
         lease.namespace,

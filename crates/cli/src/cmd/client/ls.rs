@@ -46,7 +46,14 @@ pub(super) async fn run(session: &Session, args: LsArgs) -> Done {
         return Ok(());
     }
     let mut pages = session.client.keys(args.prefix);
+    let for_a_person = args.long && args.output == Format::Text && ui::is_read_by_a_person();
+    let mut headings = Some(&HEADINGS[..]);
     while let Some(keys) = pages.next_page().await? {
+        if for_a_person {
+            let rows = keys.iter().map(row).collect();
+            ui::data(&ui::table(headings.take(), rows))?;
+            continue;
+        }
         for key in keys {
             ui::print_one(
                 args.output,
@@ -58,9 +65,29 @@ pub(super) async fn run(session: &Session, args: LsArgs) -> Done {
     Ok(())
 }
 
+const HEADINGS: [&str; 6] = ["KEY", "HELD", "VERSION", "TOKEN", "BYTES", "CHANGED"];
+
+fn row(key: &KeyView) -> Vec<String> {
+    vec![
+        key.key.clone(),
+        held(key).to_owned(),
+        key.version.to_string(),
+        key.fencing_token.to_string(),
+        bytes(key),
+        time(key.updated_at_unix_ms),
+    ]
+}
+
+fn held(key: &KeyView) -> &'static str {
+    if key.held { "held" } else { "free" }
+}
+
+fn bytes(key: &KeyView) -> String {
+    key.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string())
+}
+
 fn long(key: &KeyView) -> String {
-    let held = if key.held { "held" } else { "free" };
-    let bytes = key.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+    let (held, bytes) = (held(key), bytes(key));
     format!(
         "{held}\tversion={}\ttoken={}\tbytes={bytes}\t{}\t{}",
         key.version,

@@ -75,7 +75,7 @@ pub(super) async fn run(session: &Session, args: RunArgs) -> Done<ExitCode> {
             return Ok(code_of_signal(signal));
         }
     };
-    let job = match Job::start(&args.command, &lease, &session.server) {
+    let job = match Job::start(&args.command, &lease, session) {
         Ok(job) => job,
         Err(problem) => {
             end(lease, false).await?;
@@ -118,14 +118,15 @@ struct Job {
 }
 
 impl Job {
-    fn start(command: &[OsString], lease: &Lease, server: &str) -> Done<Self> {
+    fn start(command: &[OsString], lease: &Lease, session: &Session) -> Done<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Problem::usage("no command"));
         };
         // At a terminal the command must stay in our group, or it could not read from it.
         let grouped = !stdin().is_terminal();
         let mut command = Command::new(program);
-        command.args(arguments).envs(exports(lease.grant(), server)).kill_on_drop(true);
+        let exports = exports(lease.grant(), &session.server, session.bundle.as_deref());
+        command.args(arguments).envs(exports).kill_on_drop(true);
         if grouped {
             command.process_group(0);
         }

@@ -1,9 +1,10 @@
 //! `update`: a new state from a file or standard input, sent as it is read.
 
 use std::io::Read as _;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use lockd_client::{Source, Update, Updated};
+use lockd_client::{LeaseContext, Source, Update, Updated};
 use serde::Serialize;
 
 use super::Session;
@@ -11,7 +12,7 @@ use super::arguments::{Conditions, key_and_input, with_conditions};
 use super::document::Type;
 use crate::context::LeaseFlags;
 use crate::exit::{Done, Problem};
-use crate::ui::{self, Format};
+use crate::ui::{self, Format, Progress};
 
 /// Write a new state from a file or standard input
 ///
@@ -53,7 +54,7 @@ Examples:
 
 /// What follows a write.
 #[derive(Clone, Copy, Debug, Args)]
-pub(super) struct After {
+pub(crate) struct After {
     /// Publish at once and keep the lease
     #[arg(long, conflicts_with = "then")]
     commit: bool,
@@ -63,13 +64,13 @@ pub(super) struct After {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Then {
+pub(crate) enum Then {
     Commit,
     Release,
 }
 
 impl After {
-    pub(super) fn then(self) -> Option<Then> {
+    pub(crate) fn then(self) -> Option<Then> {
         self.then.or(self.commit.then_some(Then::Commit))
     }
 }
@@ -77,7 +78,7 @@ impl After {
 /// Standard input up to this size is kept, so that it can be sent again.
 const KEPT_BYTES_MAX: u64 = 1024 * 1024;
 
-pub(super) async fn run(session: &Session, args: UpdateArgs) -> Done {
+pub(crate) async fn run(session: &Session, args: UpdateArgs) -> Done {
     let (key, input) = key_and_input(args.lease.key.clone(), args.arguments)?;
     let input = match (args.file, input) {
         (Some(_), Some(extra)) => {
@@ -90,21 +91,39 @@ pub(super) async fn run(session: &Session, args: UpdateArgs) -> Done {
     let key = environment.need_key(key)?;
     let context = environment.need_lease(&key, session.namespace(), &args.lease)?;
     let source = source(&input, args.kind.resolve(&input))?;
+    let write = Write { conditions: args.conditions, after: args.after, hidden: args.hidden };
+    let updated = send(session, context, source, &write).await?;
+    print(args.output, &updated)
+}
+
+/// How a new state is written.
+#[derive(Debug)]
+pub(crate) struct Write {
+    pub(crate) conditions: Conditions,
+    pub(crate) after: After,
+    pub(crate) hidden: Option<bool>,
+}
+
+pub(crate) async fn send(
+    session: &Session,
+    context: LeaseContext,
+    source: Source,
+    write: &Write,
+) -> Done<Updated> {
     let raw = session.client.raw(context);
-    let mut update: Update = match args.after.then() {
+    let mut update: Update = match write.after.then() {
         None => raw.update_stream(source),
         Some(Then::Commit) => raw.update_stream(source).then_commit(),
         Some(Then::Release) => raw.finish_stream(source),
     };
-    if let Some(hidden) = args.hidden {
+    if let Some(hidden) = write.hidden {
         update = update.hidden(hidden);
     }
-    let updated = with_conditions!(update, &args.conditions).await?;
-    print(args.output, &updated)
+    Ok(with_conditions!(update, &write.conditions).await?)
 }
 
 /// Opens an input. Only what has to be seen as a whole is read into memory.
-fn source(input: &str, kind: Type) -> Done<Source> {
+pub(crate) fn source(input: &str, kind: Type) -> Done<Source> {
     let cannot = |error: std::io::Error| Problem::failed(format!("cannot read {input}: {error}"));
     if kind == Type::Yaml {
         let text = match input {
@@ -119,8 +138,12 @@ fn source(input: &str, kind: Type) -> Done<Source> {
     }
     if input != "-" {
         // Opened once here, so that a wrong name is told as such and not as a failed request.
-        std::fs::File::open(input).map_err(cannot)?;
-        return Ok(Source::file(input));
+        let length = std::fs::File::open(input).and_then(|file| file.metadata()).map_err(cannot)?;
+        let (path, progress) = (PathBuf::from(input), Progress::new(Some(length.len())));
+        return Ok(Source::reopen(move || {
+            let (path, progress) = (path.clone(), progress.clone());
+            async move { Ok(progress.count(tokio::fs::File::open(path).await?)) }
+        }));
     }
     let mut start = Vec::new();
     std::io::stdin().lock().take(KEPT_BYTES_MAX).read_to_end(&mut start).map_err(cannot)?;
@@ -128,7 +151,8 @@ fn source(input: &str, kind: Type) -> Done<Source> {
         return Ok(Source::bytes(start));
     }
     let start = std::io::Cursor::new(start);
-    Ok(Source::once(tokio::io::AsyncReadExt::chain(start, tokio::io::stdin())))
+    let all = tokio::io::AsyncReadExt::chain(start, tokio::io::stdin());
+    Ok(Source::once(Progress::new(None).count(all)))
 }
 
 #[derive(Serialize)]
@@ -139,7 +163,7 @@ struct Shown<'a> {
 }
 
 /// Prints what became of a write.
-pub(super) fn print(format: Format, updated: &Updated) -> Done {
+pub(crate) fn print(format: Format, updated: &Updated) -> Done {
     let shown =
         Shown { new_version: updated.version, new_state_etag: &updated.etag, bytes: updated.bytes };
     ui::print(format, &shown, || {

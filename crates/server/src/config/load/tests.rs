@@ -57,9 +57,15 @@ fn plain_http_is_for_loopback_unless_told_otherwise() {
 }
 
 #[test]
-fn without_bundles_mutual_tls_says_what_to_do() {
-    let problems = load(&Layers { home: Some("/h".into()), ..Layers::default() }, &pairs(&[]));
-    assert!(problems.unwrap_err().to_string().contains("--disable-mtls"));
+fn mutual_tls_is_the_default_and_bundles_are_at_home() {
+    let layers = Layers { home: Some("/h".into()), ..Layers::default() };
+    let settings = load(&layers, &pairs(&[])).unwrap().settings;
+    assert!(settings.mtls);
+    assert_eq!(settings.identity.config_dir, Some("/h/.lockd".into()));
+    let moved = load(&layers, &pairs(&[("LOCKD_CONFIG_DIR", "/c"), ("LOCKD_BUNDLE", "/b.pem")]));
+    let identity = moved.unwrap().settings.identity;
+    assert_eq!(identity.config_dir, Some("/c".into()));
+    assert_eq!(identity.bundle, Some("/b.pem".into()));
 }
 
 #[test]

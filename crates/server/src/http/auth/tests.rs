@@ -1,0 +1,109 @@
+//! The table of who may call what.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use lockd_pki::issue::Authority;
+use lockd_pki::{Access, Admitted, Claim, ClientRequest, Peer, ServerRequest, Trust};
+use lockd_wire::ErrorCode;
+
+use super::{Class, TcRules, Who, enter, permit};
+
+const OWN: TcRules = TcRules { own_ca: true, any_ca: false };
+const STRICT: TcRules = TcRules { own_ca: false, any_ca: false };
+const LAX: TcRules = TcRules { own_ca: false, any_ca: true };
+
+fn caller(peer: &Peer, trust: Trust) -> Who {
+    Some(Arc::new(Admitted { peer: peer.clone(), trust }))
+}
+
+fn code(outcome: Result<(), crate::http::error::ApiError>) -> Option<String> {
+    outcome.err().map(|error| error.body.error.clone())
+}
+
+/// One certificate of each kind, and one whose claims cannot be read.
+struct Callers {
+    server: Peer,
+    tc: Peer,
+    sdk: Peer,
+}
+
+fn callers(claims: &[&str]) -> Callers {
+    let now = Timestamp::now();
+    let authority = Authority::create("lockd-ca", now).unwrap();
+    let claims = claims.iter().map(|claim| Claim::parse(claim).unwrap()).collect();
+    let server = ServerRequest::new(&["localhost".into()], None);
+    let client = |ask: ClientRequest| authority.issue_client(&ask, now).unwrap().peer;
+    Callers {
+        server: authority.issue_server(&server, None, now).unwrap().peer,
+        tc: client(ClientRequest::tc("coordinator")),
+        sdk: client(ClientRequest::sdk("worker", claims)),
+    }
+}
+
+const BY_OWN_CA: Trust = Trust { own: true, tc: false };
+const BY_TC_CA: Trust = Trust { own: false, tc: true };
+
+#[test]
+fn roles_and_trust_decide_who_may_speak_to_the_coordinator() {
+    let Callers { server, tc, sdk } = callers(&["ALL=rw"]);
+    let no_client = Some(ErrorCode::TcClientRequired);
+    let no_server = Some(ErrorCode::TcServerRequired);
+    for (class, peer, trust, rules, refused) in [
+        (Class::TcClient, &tc, BY_OWN_CA, OWN, None),
+        (Class::TcClient, &tc, BY_TC_CA, STRICT, None),
+        (Class::TcClient, &server, BY_OWN_CA, OWN, None),
+        (Class::TcClient, &tc, BY_OWN_CA, STRICT, Some(ErrorCode::TcForbidden)),
+        (Class::TcClient, &tc, BY_OWN_CA, LAX, None),
+        (Class::TcClient, &sdk, BY_OWN_CA, OWN, no_client),
+        (Class::TcClient, &sdk, BY_TC_CA, STRICT, no_client),
+        (Class::TcClient, &sdk, BY_TC_CA, LAX, no_client),
+        (Class::TcServer, &server, BY_OWN_CA, OWN, None),
+        (Class::TcServer, &server, BY_OWN_CA, STRICT, Some(ErrorCode::TcForbidden)),
+        (Class::TcServer, &tc, BY_OWN_CA, LAX, no_server),
+        (Class::TcServer, &sdk, BY_TC_CA, LAX, no_server),
+    ] {
+        let outcome = code(enter(&caller(peer, trust), class, rules));
+        let expected = refused.map(|code| code.as_str().to_owned());
+        assert_eq!(outcome, expected, "{class:?} {:?} {trust:?} {rules:?}", peer.role);
+    }
+}
+
+#[test]
+fn claims_decide_about_namespaces() {
+    let all = [Access::Any, Access::Read, Access::Write, Access::ReadWrite];
+    for (claims, namespace, allowed) in [
+        (&["a=rw"][..], "a", [true, true, true, true]),
+        (&["a=r"], "a", [true, true, false, false]),
+        (&["a=w"], "a", [true, false, true, false]),
+        (&["a=rw"], "b", [false; 4]),
+        (&["ALL=r"], "b", [true, true, false, false]),
+        // The claim on a namespace counts before the one on all, also where it is weaker.
+        (&["ALL=rw", "a=r"], "a", [true, true, false, false]),
+        (&["ALL=rw", "a=r"], "b", [true, true, true, true]),
+    ] {
+        let sdk = caller(&callers(claims).sdk, BY_OWN_CA);
+        for (access, allowed) in all.into_iter().zip(allowed) {
+            let outcome = code(permit(&sdk, namespace, access));
+            let expected = (!allowed).then(|| "namespace_forbidden".to_owned());
+            assert_eq!(outcome, expected, "{claims:?} {namespace} {access:?}");
+        }
+        assert_eq!(code(enter(&sdk, Class::Open, OWN)), None);
+        let everything = claims.contains(&"ALL=rw");
+        assert_eq!(code(enter(&sdk, Class::Everything, OWN)).is_none(), everything, "{claims:?}");
+    }
+}
+
+#[test]
+fn without_mutual_tls_there_is_nobody_to_refuse() {
+    for class in [
+        Class::Open,
+        Class::Namespace(Access::ReadWrite),
+        Class::Everything,
+        Class::TcClient,
+        Class::TcServer,
+    ] {
+        assert_eq!(code(enter(&None, class, STRICT)), None, "{class:?}");
+    }
+    assert_eq!(code(permit(&None, "any", Access::ReadWrite)), None);
+}

@@ -765,6 +765,15 @@ const ELSEWHERE: &[(ErrorCode, &str)] = &[
     (ErrorCode::RequestTimeout, "limits.rs"),
     (ErrorCode::TooManyWaiters, "limits.rs"),
     (ErrorCode::TooManyConnections, "limits.rs"),
+    (ErrorCode::NamespaceForbidden, "tls.rs"),
+    (ErrorCode::TcClientRequired, "tls.rs"),
+    (ErrorCode::TcServerRequired, "tls.rs"),
+    (ErrorCode::TcUnavailable, "tls.rs"),
+    // About certificates; the server's own tests provoke them.
+    (ErrorCode::InvalidNamespaceClaims, ""),
+    (ErrorCode::CertificateRevoked, ""),
+    (ErrorCode::CertificateExpired, ""),
+    (ErrorCode::TcForbidden, ""),
     // Kept for clients of other servers; this one never says it.
     (ErrorCode::Internal, ""),
 ];

@@ -43,7 +43,7 @@ async fn two_hundred_histories_over_http_keep_every_promise() {
         ("acquire waiting", 500),
         ("commit done", 200),
         ("release done", 500),
-        ("keepalive lease_expired", 5),
+        ("keepalive lease_expired", 1),
         ("server crashed", HISTORIES),
         ("watch", 500),
     ] {

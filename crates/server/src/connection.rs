@@ -88,7 +88,12 @@ pub(crate) async fn accept(listener: Listener, rules: Rules, entry: Arc<Entry>) 
 
 /// Serves a client that comes in through the door, until it is revoked.
 async fn admit_guest(door: &Door, conn: Conn, rules: &Rules, entry: Arc<Entry>) {
-    let Some(Guest { stream, who, speaks_h2 }) = door.shake(conn).await else { return };
+    let shaken = tokio::select! {
+        shaken = door.shake(conn) => shaken,
+        // Who has not come in yet does not hold up the end.
+        () = rules.tasks.stopping() => None,
+    };
+    let Some(Guest { stream, who, speaks_h2 }) = shaken else { return };
     let caller = Caller { who: Some(Arc::clone(&who)), speaks_h2 };
     tokio::select! {
         () = admit(stream, rules, entry, caller) => {}

@@ -15,8 +15,8 @@ use hyper::body::Incoming;
 use super::delivery::GrantBody;
 
 /// How much of an unwanted body is taken in, and for how long.
-const DRAIN_BYTES_MAX: usize = 1024 * 1024;
-const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
+const DRAIN_BYTES_MAX: usize = 256 * 1024 * 1024;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// Why a body broke off.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -63,8 +63,8 @@ impl Body {
         Self::new(StreamBody::new(pieces.map(|piece| piece.map(|piece| Frame::data(piece.into())))))
     }
 
-    /// Takes in a body that nobody wants, within bounds. A sender over HTTP/2 whose body is thrown
-    /// away instead may take that for a failure and never look at the answer.
+    /// Takes in a body that nobody wants, within bounds. A sender that is still busy sending, or
+    /// whose body is thrown away over HTTP/2, may never look at the answer.
     pub(crate) async fn drain(mut self) {
         if self.is_end_stream() {
             return;

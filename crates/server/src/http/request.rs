@@ -313,6 +313,7 @@ pub(super) async fn bytes(app: &App, mut body: Body, max: usize) -> Result<Bytes
             Err(_) => return Err(Refused::BodyTimeout(pause).into()),
         };
         if whole.len() + piece.len() > max {
+            body.drain().await;
             let detail = format!("the body of this request may have at most {max} bytes");
             let status = StatusCode::PAYLOAD_TOO_LARGE;
             return Err(ApiError::new(status, ErrorCode::BodyTooLarge, detail));

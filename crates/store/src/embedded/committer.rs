@@ -12,9 +12,7 @@ use super::checkpoint::{Checkpoints, Pressure};
 use super::frame::FrameBuilder;
 use super::head::{Entry, Position};
 use super::log::{AppendError, Log, LogWriter};
-use super::options::{
-    BATCH_BYTES, BATCH_COMMITS, COMMIT_BYTES_MAX, GATHER_FROM, GATHER_TIME, NAME_BYTES_MAX,
-};
+use super::options::{BATCH_BYTES, BATCH_COMMITS, COMMIT_BYTES_MAX, NAME_BYTES_MAX};
 use super::shared::{Counters, Shared, State};
 use super::tree::{Tree, TreeError};
 use crate::port::{Expect, Name, Op, Revision, StoreError, Write};
@@ -50,8 +48,6 @@ pub(super) struct Committer {
     pub(super) writer: LogWriter,
     pub(super) revision: u64,
     pub(super) frame: FrameBuilder,
-    /// How many commits the last batch had.
-    pub(super) last_batch: usize,
 }
 
 /// Commits that share one frame, one sync and one moment.
@@ -76,7 +72,7 @@ impl Committer {
     /// Works until closed, abandoned or failed. What is left in the inbox was not begun.
     pub(super) fn run(&mut self, inbox: &mut Inbox) -> End {
         loop {
-            if !inbox.wait(self.last_batch) {
+            if !inbox.wait() {
                 return End::Abandoned;
             }
             if let Some(reason) = self.checkpoints.failure() {
@@ -130,7 +126,6 @@ impl Committer {
                 None => break,
             }
         }
-        self.last_batch = batch.accepted.len();
         self.make_durable(batch)?;
         Ok(close)
     }
@@ -314,17 +309,11 @@ impl Inbox {
         Self { receiver, received, waiting: VecDeque::new() }
     }
 
-    /// Waits until there is something; `false` when there never will be. Where `many` came
-    /// together last time, fewer wait a moment for the others: one sync for all of them costs
-    /// less than two, and the time goes to those who are about to ask.
-    fn wait(&mut self, many: usize) -> bool {
+    /// Waits until there is something; `false` when there never will be.
+    fn wait(&mut self) -> bool {
         if self.waiting.is_empty() {
             self.receiver.blocking_recv_many(&mut self.received, BATCH_COMMITS);
             self.waiting.extend(self.received.drain(..));
-            if many >= GATHER_FROM && self.waiting.len() < many {
-                std::thread::sleep(GATHER_TIME);
-                self.collect();
-            }
         }
         !self.waiting.is_empty()
     }

@@ -129,7 +129,6 @@ impl Engine {
             writer,
             revision: position.revision,
             frame: FrameBuilder::default(),
-            last_batch: 0,
         };
         Ok(Self { committer, preparer, checkpointer })
     }

@@ -31,9 +31,6 @@ pub(super) const QUEUE_COMMITS: usize = 1024;
 /// How much is put into one group commit.
 pub(super) const BATCH_COMMITS: usize = 1024;
 pub(super) const BATCH_BYTES: usize = 2 << 20;
-/// A batch of at least so many commits makes the next one wait for as many, for a moment.
-pub(super) const GATHER_FROM: usize = 16;
-pub(super) const GATHER_TIME: Duration = Duration::from_micros(50);
 /// Log and head may grow to this many times the checkpoint threshold before commits wait.
 pub(super) const BACKLOG_TIMES: u64 = 4;
 /// How long a commit waits for a checkpoint or for a new segment before it is refused.

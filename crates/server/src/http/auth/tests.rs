@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use lockd_pki::issue::Authority;
-use lockd_pki::{Access, Admitted, Claim, ClientRequest, Peer, ServerRequest, Trust};
+use lockd_pki::{Access, Admitted, Claim, Claims, ClientRequest, Peer, ServerRequest, Trust};
 use lockd_wire::ErrorCode;
 
 use super::{Class, TcRules, Who, enter, permit};
@@ -21,7 +21,7 @@ fn code(outcome: Result<(), crate::http::error::ApiError>) -> Option<String> {
     outcome.err().map(|error| error.body.error.clone())
 }
 
-/// One certificate of each kind, and one whose claims cannot be read.
+/// One certificate of each kind.
 struct Callers {
     server: Peer,
     tc: Peer,
@@ -106,4 +106,14 @@ fn without_mutual_tls_there_is_nobody_to_refuse() {
         assert_eq!(code(enter(&None, class, STRICT)), None, "{class:?}");
     }
     assert_eq!(code(permit(&None, "any", Access::ReadWrite)), None);
+}
+
+#[test]
+fn claims_that_cannot_be_read_allow_nothing() {
+    let fault = Claim::parse("a=everything").unwrap_err();
+    let sdk = callers(&["a=rw"]).sdk;
+    let sdk = caller(&Peer { claims: Claims::Malformed(fault), ..sdk }, BY_OWN_CA);
+    let refused = Some("invalid_namespace_claims".to_owned());
+    assert_eq!(code(enter(&sdk, Class::Namespace(Access::Any), OWN)), refused);
+    assert_eq!(code(permit(&sdk, "a", Access::Any)), refused);
 }

@@ -11,6 +11,7 @@ pub mod lease;
 pub mod process;
 pub mod server;
 pub mod small_disk;
+pub mod tunnel;
 pub mod wait;
 pub mod watch;
 

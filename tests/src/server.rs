@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::binary;
 use crate::http::{Client, Place, Request};
 use crate::process;
+use crate::tunnel::Tunnel;
 use crate::wait::{eventually, try_within};
 
 /// How a server is started.
@@ -24,26 +25,45 @@ pub struct Options {
     in_memory: bool,
     listen: Option<String>,
     flags: Vec<String>,
-    secure: bool,
+    security: Security,
+}
+
+/// How a server is reached over the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Security {
+    #[default]
+    Plain,
+    /// Over mutual TLS, which the test does not see.
+    Tunnel,
+    /// Over mutual TLS, which is what the test is about.
+    Tls,
 }
 
 impl Options {
     /// A store on disk in a folder of its own.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        let tls = std::env::var_os("LOCKD_TEST_MTLS").is_some_and(|value| value == "1");
+        let security = if tls { Security::Tunnel } else { Security::Plain };
+        Self { security, ..Self::default() }
     }
 
     /// A store that forgets, for tests that only need speed.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { in_memory: true, ..Self::default() }
+        Self { in_memory: true, ..Self::new() }
     }
 
     /// With mutual TLS, as by default; bundles are in [`Server::bundles`].
     #[must_use]
     pub fn secure() -> Self {
-        Self { in_memory: true, secure: true, ..Self::default() }
+        Self { in_memory: true, security: Security::Tls, ..Self::default() }
+    }
+
+    /// Without TLS, whatever the other tests are run with.
+    #[must_use]
+    pub fn plain(self) -> Self {
+        Self { security: Security::Plain, ..self }
     }
 
     #[must_use]
@@ -73,6 +93,7 @@ pub struct Server {
     log: Log,
     pub place: Place,
     pub metrics: Place,
+    tunnel: Option<Tunnel>,
     // Last, so that it outlives the process.
     home: TempDir,
 }
@@ -126,7 +147,7 @@ impl Server {
         let (child, log) = spawn(&options, home.path());
         let nowhere = Place::Tcp(([127, 0, 0, 1], 0).into());
         let metrics = nowhere.clone();
-        let mut server = Self { options, child, log, place: nowhere, metrics, home };
+        let mut server = Self { options, child, log, place: nowhere, metrics, tunnel: None, home };
         server.await_start();
         server
     }
@@ -148,6 +169,11 @@ impl Server {
         });
         let (place, metrics) = started.expect("the server says where it listens");
         self.place = read_place(&place);
+        if let (Security::Tunnel, Place::Tcp(address)) = (self.options.security, &self.place) {
+            let tunnel = Tunnel::dig(*address, &self.bundles().join("client.pem"));
+            self.place = Place::Tcp(tunnel.entrance);
+            self.tunnel = Some(tunnel);
+        }
         self.metrics = read_place(metrics.trim_end_matches("/metrics"));
     }
 
@@ -282,7 +308,7 @@ impl Drop for Server {
 
 fn spawn(options: &Options, home: &Path) -> (Child, Log) {
     let mut command = command(home);
-    if !options.secure {
+    if options.security == Security::Plain {
         command.arg("--disable-mtls");
     }
     command.args(["--metrics-listen", "127.0.0.1:0"]);

@@ -9,13 +9,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use lockd_client::{Client, ReadKind};
 use lockd_pki::files::{self, Existing};
 use lockd_pki::{
     Authority, Bundle, Claim, ClientBundle, ClientRequest, ServerBundle, ServerRequest,
 };
-use lockd_tests::http::Place;
+use lockd_tests::http::{Connection, Place, Request};
 use lockd_tests::server::{Options, Server};
+use lockd_tests::tunnel::Tunnel;
 use lockd_tests::wait::{eventually, within};
+use tokio::runtime::Runtime;
 
 /// How long a change of the files may take to count.
 const SOON: Duration = Duration::from_secs(2);
@@ -131,14 +134,11 @@ fn a_bundle_from_elsewhere_reaches_the_server_under_any_name() {
     bundle = bundle.reissue(&authority(&server), &request, Timestamp::now()).unwrap();
     write_server_bundle(&server, &bundle);
     let client = Elsewhere::sdk(&server, "worker-1", &[]);
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let runtime = Runtime::new().unwrap();
     for host in ["127.0.0.1", "localhost"] {
         let endpoint = format!("{host}:{}", port(&server));
-        let client = lockd_client::Client::builder()
-            .endpoint(endpoint)
-            .bundle_file(client.path())
-            .build()
-            .unwrap();
+        let client =
+            Client::builder().endpoint(endpoint).bundle_file(client.path()).build().unwrap();
         runtime.block_on(async {
             let lease = client.lease(format!("k-{host}")).await.unwrap();
             lease.release().await.unwrap();
@@ -188,6 +188,21 @@ fn forged(server: &Server, name: &str, extensions: &str) -> Elsewhere {
     Elsewhere { folder, bundle }
 }
 
+/// The SDK does not try again, and says whose certificate is at fault.
+fn sdk_hears(server: &Server, bundle: &Path, who: &str) {
+    let (text, runtime) = (format!("127.0.0.1:{}", port(server)), Runtime::new().unwrap());
+    let client = Client::builder().endpoint(text).bundle_file(bundle).build().unwrap();
+    let error = runtime.block_on(async { client.get("k").await.unwrap_err() });
+    assert_eq!(error.kind(), ReadKind::Forbidden, "{who}: {error}");
+    let expected = match who {
+        "another CA" => "its certificate is not accepted here: the certificate was not issued by",
+        "expired" => "it does not accept this client's certificate: it has expired",
+        "revoked" => "it does not accept this client's certificate: it is revoked",
+        _ => "it does not accept this client's certificate: ",
+    };
+    assert!(error.to_string().contains(expected), "{who}: {error}");
+}
+
 #[test]
 fn whoever_is_not_let_in_is_named_in_the_log_with_the_reason() {
     let server = Server::start(Options::secure());
@@ -221,6 +236,7 @@ fn whoever_is_not_let_in_is_named_in_the_log_with_the_reason() {
         let answer = acquire(&server, &client.path(), "k");
         assert_eq!(answer.status, 0, "{who} came in: {}", answer.body);
         eventually(who, || server.log()[before..].contains(reason));
+        sdk_hears(&server, &client.path(), who);
     }
     // And the server still serves whoever may come in.
     let client = server.bundles().join("client.pem");
@@ -317,6 +333,36 @@ fn a_revoked_client_loses_its_open_connections_and_nobody_else_does() {
 }
 
 #[test]
+fn a_certificate_that_ends_while_its_connection_is_open_is_refused() {
+    let server = Server::start(Options::secure());
+    let day = SignedDuration::from_hours(24);
+    let began = Timestamp::now() - day + SignedDuration::from_secs(3);
+    let request = ClientRequest { days: 1, ..ClientRequest::sdk("short", Vec::new()) };
+    let client = Elsewhere::new(&authority(&server), &request, began);
+    let address = SocketAddr::from(([127, 0, 0, 1], port(&server)));
+    let tunnel = Tunnel::dig(address, &client.path());
+    let mut open = Connection::open(&Place::Tcp(tunnel.entrance)).unwrap();
+    let describe = Request::get("/v1/describe").query("key", "k");
+    open.call(&describe).unwrap().ok();
+    eventually("the certificate ends", || {
+        let answer = open.call(&describe).unwrap();
+        answer.says() == (403, "certificate_expired".to_owned())
+    });
+}
+
+#[test]
+fn a_connection_that_never_spoke_does_not_hold_up_the_end() {
+    let mut server = Server::start(Options::secure());
+    let silent = TcpStream::connect(("127.0.0.1", port(&server))).unwrap();
+    // Accepted after the silent one.
+    let client = server.bundles().join("client.pem");
+    assert_eq!(curl(&server, &client, "/v1/describe?key=k", &[]).status, 200);
+    server.terminate();
+    assert!(server.ended(Duration::from_secs(8)).success());
+    drop(silent);
+}
+
+#[test]
 fn a_denylist_file_counts_without_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let denylist = folder.path().join("denied");
@@ -366,8 +412,8 @@ fn silent_and_noisy_connections_do_not_slow_down_a_client() {
     const EACH: usize = 1_000;
     let server = Server::start(Options::secure());
     let address = SocketAddr::from(([127, 0, 0, 1], port(&server)));
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let client = lockd_client::Client::builder()
+    let runtime = Runtime::new().unwrap();
+    let client = Client::builder()
         .endpoint(address.to_string())
         .bundle_file(server.bundles().join("client.pem"))
         .build()

@@ -6,17 +6,28 @@ use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use lockd_pki::Bundle;
+use lockd_pki::bootstrap::CLIENT_FILE;
 use tempfile::TempDir;
+use tokio_rustls::TlsConnector;
 
-use crate::client::Connection;
+use crate::client::{Connection, Place};
 use crate::process;
 use crate::request::READYZ;
 
 const START_MAX: Duration = Duration::from_secs(60);
 const ASK_EVERY: Duration = Duration::from_millis(2);
+
+/// How lockd is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Security {
+    Plain,
+    Mtls,
+}
 
 /// A process that does not outlive its handle.
 #[derive(Debug)]
@@ -44,6 +55,11 @@ impl Home {
         self.0.path().join("server.log")
     }
 
+    /// Where lockd makes its bundles, if it speaks TLS.
+    fn bundles(&self) -> PathBuf {
+        self.0.path().join("bundles")
+    }
+
     fn data(&self) -> PathBuf {
         self.0.path().join("data")
     }
@@ -55,12 +71,12 @@ impl Home {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Server {
     // The order matters: the process ends before its directory is removed.
     process: Leashed,
     home: Home,
     pub(crate) address: SocketAddr,
+    tls: Option<TlsConnector>,
     /// From the start of the process to its readiness.
     pub(crate) ready_after: Duration,
 }
@@ -85,18 +101,22 @@ impl Server {
             bail!("the floor did not start: {}", home.log_end());
         };
         let address = address.parse().context("the floor's address")?;
-        Ok(Self { process, home, address, ready_after: start.elapsed() })
+        Ok(Self { process, home, address, tls: None, ready_after: start.elapsed() })
     }
 
-    pub(crate) async fn lockd(program: &Path, base: &Path) -> Result<Self> {
-        Self::lockd_at(program, Home::new(base)?).await
+    pub(crate) async fn lockd(program: &Path, base: &Path, security: Security) -> Result<Self> {
+        Self::lockd_at(program, Home::new(base)?, security).await
     }
 
-    async fn lockd_at(program: &Path, home: Home) -> Result<Self> {
+    async fn lockd_at(program: &Path, home: Home, security: Security) -> Result<Self> {
         let address = free_address()?;
         let log = File::options().create(true).append(true).open(home.log())?;
         let mut command = Command::new(program);
-        command.arg("--disable-mtls").arg("--listen").arg(address.to_string());
+        command.arg("--listen").arg(address.to_string());
+        match security {
+            Security::Plain => command.arg("--disable-mtls"),
+            Security::Mtls => command.arg("--config-dir").arg(home.bundles()),
+        };
         command.arg("--store").arg(format!("embedded://{}", home.data().display()));
         command.arg("--metrics-listen").arg("");
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -104,8 +124,8 @@ impl Server {
         let process = Leashed(
             command.spawn().with_context(|| format!("start lockd: {}", program.display()))?,
         );
-        let mut server = Self { process, home, address, ready_after: Duration::ZERO };
-        while !is_ready(address).await {
+        let mut server = Self { process, home, address, tls: None, ready_after: Duration::ZERO };
+        while !server.is_ready(security).await {
             if let Some(status) = server.process.0.try_wait()? {
                 bail!("lockd ended with {status}: {}", server.home.log_end());
             }
@@ -122,7 +142,25 @@ impl Server {
     pub(crate) async fn kill_and_restart(self, program: &Path) -> Result<Self> {
         let Self { process, home, .. } = self;
         drop(process);
-        Self::lockd_at(program, home).await
+        Self::lockd_at(program, home, Security::Plain).await
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place { address: self.address, tls: self.tls.clone() }
+    }
+
+    async fn is_ready(&mut self, security: Security) -> bool {
+        if security == Security::Mtls && self.tls.is_none() {
+            self.tls = connector(&self.home.bundles().join(CLIENT_FILE)).ok();
+            if self.tls.is_none() {
+                return false;
+            }
+        }
+        let ask = async {
+            let mut connection = Connection::open(self.place()).await?;
+            connection.call(READYZ).await.map(|answer| answer.status)
+        };
+        matches!(tokio::time::timeout(Duration::from_secs(5), ask).await, Ok(Ok(200)))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -150,12 +188,16 @@ impl Server {
     }
 }
 
-async fn is_ready(address: SocketAddr) -> bool {
-    let ask = async {
-        let mut connection = Connection::open(address).await?;
-        connection.call(READYZ).await.map(|answer| answer.status)
-    };
-    matches!(tokio::time::timeout(Duration::from_secs(5), ask).await, Ok(Ok(200)))
+/// TLS with a bundle that lockd has made.
+fn connector(path: &Path) -> Result<TlsConnector> {
+    match lockd_pki::files::load(path)?.0 {
+        Bundle::Client(bundle) => {
+            Ok(TlsConnector::from(Arc::new(lockd_pki::client_config(&bundle)?)))
+        }
+        other @ (Bundle::Ca(_) | Bundle::Server(_)) => {
+            bail!("{} is the bundle of a {}", path.display(), other.kind())
+        }
+    }
 }
 
 /// An address that was free a moment ago.

@@ -1,11 +1,16 @@
 //! One keep-alive connection with one request at a time on it. Requests come as finished bytes and
 //! answers are looked at in place, so that the driver leaves the processor to the servers.
 
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::parse::{self, Framing};
 
@@ -13,9 +18,22 @@ use crate::parse::{self, Framing};
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES: usize = 2 * 1024;
 
+/// Where a server is, and how to get in.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: Option<TlsConnector>,
+}
+
+impl From<SocketAddr> for Place {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, tls: None }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     inbox: Vec<u8>,
     joined: Vec<u8>,
 }
@@ -40,9 +58,17 @@ impl<'a> Answer<'a> {
 }
 
 impl Connection {
-    pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(address).await.context("connect")?;
+    pub(crate) async fn open(place: impl Into<Place>) -> Result<Self> {
+        let place = place.into();
+        let stream = TcpStream::connect(place.address).await.context("connect")?;
         stream.set_nodelay(true)?;
+        let stream = match place.tls {
+            None => Stream::Plain(stream),
+            Some(tls) => {
+                let name = place.address.ip().into();
+                Stream::Tls(Box::new(tls.connect(name, stream).await.context("handshake")?))
+            }
+        };
         Ok(Self { stream, inbox: Vec::new(), joined: Vec::new() })
     }
 
@@ -89,8 +115,55 @@ impl Connection {
 
     /// Whether nothing has come in since the last request was sent.
     pub(crate) fn is_silent(&self) -> bool {
+        let socket = match &self.stream {
+            Stream::Plain(stream) => stream,
+            Stream::Tls(stream) => stream.get_ref().0,
+        };
         let mut byte = [0];
-        matches!(self.stream.try_read(&mut byte),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+        matches!(socket.try_read(&mut byte),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+macro_rules! each {
+    ($stream:expr, $inner:ident => $act:expr) => {
+        match $stream.get_mut() {
+            Stream::Plain($inner) => $act,
+            Stream::Tls($inner) => $act,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write(cx, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use tokio::task::JoinSet;
 
-use crate::client::{Answer, Connection};
+use crate::client::{Answer, Connection, Place};
 use crate::latency::{Kind, Log, Window};
 use crate::request::{Lease, Requests, Then, Wait};
 use crate::workload::{Documents, Keys, write_key};
@@ -17,9 +17,9 @@ use crate::workload::{Documents, Keys, write_key};
 /// How long answers may still be outstanding after the window has closed.
 const GRACE: Duration = Duration::from_secs(30);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Load {
-    pub(crate) address: SocketAddr,
+    pub(crate) place: Place,
     pub(crate) connections: u64,
     pub(crate) warm_up: Duration,
     pub(crate) length: Duration,
@@ -36,7 +36,7 @@ pub(crate) enum Script {
 pub(crate) async fn drive(load: Load, script: impl Fn(u64) -> Script) -> Result<Log> {
     let mut ready = Vec::new();
     for number in 0..load.connections {
-        ready.push((Connection::open(load.address).await?, script(number)));
+        ready.push((Connection::open(load.place.clone()).await?, script(number)));
     }
     let window = Window::after(load.warm_up, load.length);
     let mut tasks = JoinSet::new();

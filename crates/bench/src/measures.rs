@@ -8,6 +8,7 @@ mod large;
 mod read;
 mod restart;
 mod scale;
+mod tls;
 mod waiters;
 
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::child::Server;
+use crate::child::{Security, Server};
 use crate::driver::{self, Load, Script};
 use crate::latency::{Figures, Kind, Log};
 use crate::options::{Measure, Plan, RunOptions};
@@ -97,6 +98,7 @@ impl Bench {
             Measure::Handoff,
             Measure::Waiters,
             Measure::Large,
+            Measure::Tls,
         ];
         for measure in all.into_iter().filter(|measure| self.plan.wants(*measure)) {
             let rows = Box::pin(async {
@@ -108,6 +110,7 @@ impl Bench {
                     Measure::Handoff => handoff::measure(self).await,
                     Measure::Waiters => waiters::measure(self).await,
                     Measure::Large => large::measure(self).await,
+                    Measure::Tls => tls::measure(self).await,
                 }
             });
             match rows.await {
@@ -127,7 +130,7 @@ impl Bench {
     }
 
     async fn start_lockd(&self) -> Result<Server> {
-        Server::lockd(&self.lockd, &self.base).await
+        Server::lockd(&self.lockd, &self.base, Security::Plain).await
     }
 
     async fn start_pair(&self) -> Result<Pair> {
@@ -143,7 +146,7 @@ impl Bench {
         script: impl Fn(u64) -> Script,
     ) -> Result<Log> {
         let load = Load {
-            address: server.address,
+            place: server.place(),
             connections,
             warm_up: self.plan.warm_up(),
             length: self.plan.slot,
@@ -204,7 +207,6 @@ impl Side {
 }
 
 /// A floor and a lockd that take turns.
-#[derive(Debug)]
 struct Pair {
     floor: Server,
     lockd: Server,

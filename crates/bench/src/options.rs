@@ -75,6 +75,8 @@ pub(crate) enum Measure {
     Waiters,
     /// Large JSON documents
     Large,
+    /// Cycle and read over mutual TLS, by the same without
+    Tls,
 }
 
 /// What a run does, with nothing left open.
@@ -136,7 +138,7 @@ mod tests {
     #[test]
     fn without_a_choice_everything_is_measured() {
         let plan = plan("lockd-bench run", 20_000);
-        assert_eq!(plan.measures.len(), 7);
+        assert_eq!(plan.measures.len(), 8);
         assert_eq!(plan.rounds, 3);
         assert_eq!(plan.waiters_many, 10_000);
     }

@@ -25,7 +25,7 @@ async fn start() -> (SocketAddr, TempDir) {
 
 fn load(address: SocketAddr) -> Load {
     let length = Duration::from_millis(200);
-    Load { address, connections: 4, warm_up: Duration::from_millis(20), length }
+    Load { place: address.into(), connections: 4, warm_up: Duration::from_millis(20), length }
 }
 
 fn keys(number: u64) -> Keys {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use lockd_pki::Distrust;
 use lockd_wire::ErrorBody;
 
 use crate::lease::Lost;
@@ -43,6 +44,8 @@ pub(crate) enum Cause {
     Refused(Box<Refusal>),
     /// No connection, so nothing was sent.
     Connect,
+    /// One side does not accept the other's certificate, so no request was read.
+    Distrust(Distrust),
     /// The connection broke after something was sent.
     Broken,
     TimedOut(Duration),
@@ -148,6 +151,7 @@ impl<K> Error<K> {
             Cause::Lost(lost) => Some(lost),
             Cause::Refused(_)
             | Cause::Connect
+            | Cause::Distrust(_)
             | Cause::Broken
             | Cause::TimedOut(_)
             | Cause::Garbled(_)
@@ -226,6 +230,7 @@ impl Failure {
         match &self.cause {
             Cause::Refused(refusal) => Some(refusal),
             Cause::Connect
+            | Cause::Distrust(_)
             | Cause::Broken
             | Cause::TimedOut(_)
             | Cause::Garbled(_)
@@ -243,6 +248,7 @@ impl fmt::Display for Failure {
         match &self.cause {
             Cause::Refused(refusal) => write!(f, "{refusal}"),
             Cause::Connect => write!(f, "no connection to {at}"),
+            Cause::Distrust(why) => write!(f, "no connection to {at}: {why}"),
             Cause::Broken => write!(f, "the connection to {at} broke before the answer"),
             Cause::TimedOut(waited) => write!(f, "no answer from {at} within {waited:?}"),
             Cause::Garbled(detail) => {

@@ -27,6 +27,8 @@ pub(crate) enum Remedy {
     Stop,
     /// Another server may do it at once.
     Elsewhere,
+    /// As above; but a server that was asked will not change its mind.
+    OnlyElsewhere,
     /// The same server may do it later.
     Later,
 }
@@ -35,6 +37,7 @@ pub(crate) enum Remedy {
 pub(crate) fn remedy(failure: &mut Failure, repeat: Repeat) -> Remedy {
     let (wish, harmless) = match &failure.cause {
         Cause::Connect => (Remedy::Elsewhere, true),
+        Cause::Distrust(_) => (Remedy::OnlyElsewhere, true),
         Cause::Broken | Cause::TimedOut(_) => (Remedy::Elsewhere, false),
         Cause::Refused(refusal) => wish(refusal),
         Cause::Garbled(_) => (Remedy::Stop, false),
@@ -100,10 +103,11 @@ impl Tries {
     pub(crate) fn next(&mut self, remedy: Remedy, asked: Option<Duration>) -> Option<Duration> {
         match remedy {
             Remedy::Stop => return None,
-            Remedy::Elsewhere if self.in_pass + 1 < self.endpoints => {
+            Remedy::Elsewhere | Remedy::OnlyElsewhere if self.in_pass + 1 < self.endpoints => {
                 self.in_pass += 1;
                 return Some(Duration::ZERO);
             }
+            Remedy::OnlyElsewhere => return None,
             Remedy::Elsewhere | Remedy::Later => {}
         }
         self.passes += 1;
@@ -139,6 +143,7 @@ pub(crate) fn jittered(span: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use lockd_pki::Distrust;
     use lockd_wire::ErrorBody;
 
     use super::*;
@@ -178,6 +183,7 @@ mod tests {
     fn what_certainly_did_nothing_is_repeated() {
         for (mut failure, expected) in [
             (Failure::new(Cause::Connect), Remedy::Elsewhere),
+            (Failure::new(Cause::Distrust(Distrust::OfUs("no"))), Remedy::OnlyElsewhere),
             (refused(503, "node_passive", false), Remedy::Elsewhere),
             (refused(503, "shutdown_draining", false), Remedy::Elsewhere),
             (refused(503, "store_unavailable", false), Remedy::Later),
@@ -215,6 +221,13 @@ mod tests {
         let second = tries.next(Remedy::Later, None).unwrap();
         assert!(second >= PAUSE_MIN && second <= PAUSE_MIN * 2, "{second:?}");
         assert_eq!(tries.next(Remedy::Later, None), None);
+    }
+
+    #[test]
+    fn a_server_that_will_not_change_its_mind_is_asked_once() {
+        let mut tries = Tries::new(2, 3);
+        assert_eq!(tries.next(Remedy::OnlyElsewhere, None), Some(Duration::ZERO));
+        assert_eq!(tries.next(Remedy::OnlyElsewhere, None), None);
     }
 
     #[test]

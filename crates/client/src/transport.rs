@@ -13,6 +13,7 @@ use hyper::Response;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as Http;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use lockd_pki::Distrust;
 
 use crate::body::{Progress, Upload};
 use crate::call::Call;
@@ -95,11 +96,11 @@ impl Transport {
             if call.patience.silence.is_none() && self.clock.now().since(began) > STEADY {
                 tries.reset();
             }
-            if !matches!(failure.cause, Cause::Connect) {
+            if !matches!(failure.cause, Cause::Connect | Cause::Distrust(_)) {
                 tries.reached(call.patience.passes_reached);
             }
             let remedy = retry::remedy(&mut failure, call.repeat);
-            if remedy == Remedy::Elsewhere {
+            if matches!(remedy, Remedy::Elsewhere | Remedy::OnlyElsewhere) {
                 self.move_on(index);
             }
             let asked = failure.refusal().and_then(|refusal| refusal.retry_after);
@@ -202,10 +203,15 @@ async fn answer(
             }
         },
     };
-    sent.map_err(|error| match progress.take_error() {
-        Some(broke) => Failure::source("the document to send cannot be read", broke),
-        None if error.is_connect() => Failure::new(Cause::Connect).because(innermost(error)),
-        None => Failure::new(Cause::Broken).because(error),
+    sent.map_err(|error| {
+        if let Some(broke) = progress.take_error() {
+            return Failure::source("the document to send cannot be read", broke);
+        }
+        match Distrust::find(&error) {
+            Some(distrust) => Failure::new(Cause::Distrust(distrust)),
+            None if error.is_connect() => Failure::new(Cause::Connect).because(innermost(error)),
+            None => Failure::new(Cause::Broken).because(error),
+        }
     })
 }
 

@@ -4,6 +4,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use jiff::Timestamp;
+
 use crate::certificate::CertificateFault;
 use crate::identity::NoIdentity;
 use crate::pem::PemFault;
@@ -99,6 +101,8 @@ pub enum IssueError {
     Host(String),
     #[error("a certificate is valid for 1 to 3650 days, not for {0}")]
     Days(u32),
+    #[error("the CA ended at {0}; make a new one with \"lockd auth new ca\"")]
+    CaExpired(Timestamp),
     #[error("the present time cannot be written into a certificate; check the clock")]
     Time,
     #[error("the key of the CA is not Ed25519; make a new CA, or issue with the tool that made it")]

@@ -105,14 +105,21 @@ impl ClientRequest {
 }
 
 impl Authority {
-    /// A new CA.
+    /// A new CA, for ten years.
     ///
     /// # Errors
     /// When the name is not one, or the system has no random bytes.
     pub fn create(name: &str, now: Timestamp) -> Result<Self, IssueError> {
+        Self::create_for(name, CA_DAYS, now)
+    }
+
+    /// A new CA, for a number of days.
+    ///
+    /// # Errors
+    /// When the name or the number is not one, or the system has no random bytes.
+    pub fn create_for(name: &str, days: u32, now: Timestamp) -> Result<Self, IssueError> {
         let key = PrivateKey::generate()?;
-        let draft =
-            Draft { name, now, days: CA_DAYS, usages: Vec::new(), uris: Vec::new(), hosts: &[] };
+        let draft = Draft { name, now, days, usages: Vec::new(), uris: Vec::new(), hosts: &[] };
         let mut params = draft.params()?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![
@@ -198,8 +205,14 @@ impl Authority {
     }
 
     fn issue(&self, draft: &Draft<'_>) -> Result<Leaf, IssueError> {
+        let (mut params, end) = (draft.params()?, self.certificate.not_after);
+        if end <= draft.now {
+            return Err(IssueError::CaExpired(end));
+        }
+        // Nobody accepts a certificate when its CA has ended: it should not say otherwise.
+        params.not_after = params.not_after.min(asn1_time(end.as_second())?.to_datetime());
         let key = PrivateKey::generate()?;
-        let certificate = self.sign(&draft.params()?, &key)?;
+        let certificate = self.sign(&params, &key)?;
         let peer = Peer::of(&certificate).map_err(|error| IssueError::Failed(error.to_string()))?;
         Ok(Leaf { certificate, key, peer })
     }
@@ -351,6 +364,27 @@ mod tests {
             assert_eq!(certificate.not_before.as_second(), now.as_second() - 3600);
             assert_eq!(certificate.not_after.as_second(), now.as_second() + days * DAY);
         }
+    }
+
+    #[test]
+    fn a_ca_lasts_as_long_as_was_asked_for() {
+        let ca = Authority::create_for(CA_NAME, 30, now()).unwrap();
+        let end = ca.certificate().not_after.as_second();
+        assert_eq!(end, now().as_second() + 30 * DAY);
+        for days in [0, 3651] {
+            let refused = Authority::create_for(CA_NAME, days, now()).unwrap_err();
+            assert_eq!(refused, IssueError::Days(days));
+        }
+    }
+
+    #[test]
+    fn nothing_is_issued_beyond_the_end_of_its_ca() {
+        let ca = Authority::create_for(CA_NAME, 30, now()).unwrap();
+        let end = ca.certificate().not_after;
+        let client = ca.issue_client(&ClientRequest::tc("t"), now()).unwrap().certificate;
+        assert_eq!(client.not_after, end);
+        let refused = ca.issue_client(&ClientRequest::tc("t"), end).unwrap_err();
+        assert_eq!(refused, IssueError::CaExpired(end));
     }
 
     #[test]

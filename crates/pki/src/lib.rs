@@ -43,4 +43,4 @@ pub use key::PrivateKey;
 pub use seal::{Cost, Password, SealFault};
 pub use serial::{Denylist, Serial};
 pub use tls::{client_config, live_client_config, server_config};
-pub use verify::{OnRefusal, PeerRefused, Refusal};
+pub use verify::{Distrust, OnRefusal, PeerRefused, Refusal};

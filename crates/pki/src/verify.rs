@@ -14,7 +14,8 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_t
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme,
+    AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, OtherError,
+    SignatureScheme,
 };
 use webpki::KeyUsage;
 
@@ -53,6 +54,17 @@ pub enum PeerRefused {
     Unreadable(CertificateFault),
     #[error("the certificate cannot be verified: {0}")]
     Unsupported(String),
+}
+
+/// Why a connection came to nothing: one side does not accept the other's certificate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Distrust {
+    /// We do not accept the peer's.
+    #[error("its certificate is not accepted here: {0}")]
+    OfPeer(PeerRefused),
+    /// The peer does not accept ours, and said so in the few words that TLS has for it.
+    #[error("it does not accept this client's certificate: {0}")]
+    OfUs(&'static str),
 }
 
 /// A refusal, with what the peer's certificate says. Nothing of it has been proved.
@@ -99,26 +111,6 @@ impl PeerRefused {
         }
     }
 
-    /// The refusal inside an error of a connection that we broke off ourselves.
-    #[must_use]
-    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(rustls::Error::InvalidCertificate(CertificateError::Other(other))) =
-                error.downcast_ref::<rustls::Error>()
-            {
-                return other.0.downcast_ref();
-            }
-            // What an I/O error wraps is not its source, but the error itself.
-            let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-            next = match wrapped {
-                Some(inner) => Some(inner),
-                None => error.source(),
-            };
-        }
-        None
-    }
-
     #[expect(clippy::wildcard_enum_match_arm, reason = "not our enum, and it is open")]
     pub(crate) fn of_webpki(error: webpki::Error) -> Self {
         use webpki::Error;
@@ -157,6 +149,56 @@ impl PeerRefused {
     fn into_error(self) -> rustls::Error {
         CertificateError::Other(OtherError(Arc::new(self))).into()
     }
+}
+
+impl Distrust {
+    /// The distrust behind an error of a connection.
+    #[must_use]
+    pub fn find(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(error) = error.downcast_ref::<rustls::Error>() {
+                return Self::of(error);
+            }
+            // What an I/O error wraps is not its source, but the error itself.
+            let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            next = match wrapped {
+                Some(inner) => Some(inner),
+                None => error.source(),
+            };
+        }
+        None
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "not our enum, and it is open")]
+    fn of(error: &rustls::Error) -> Option<Self> {
+        match error {
+            rustls::Error::InvalidCertificate(CertificateError::Other(other)) => {
+                other.0.downcast_ref().cloned().map(Self::OfPeer)
+            }
+            rustls::Error::AlertReceived(alert) => complaint(*alert).map(Self::OfUs),
+            _ => None,
+        }
+    }
+}
+
+/// What an alert says about a certificate.
+#[expect(clippy::wildcard_enum_match_arm, reason = "not our enum, and it is open")]
+fn complaint(alert: AlertDescription) -> Option<&'static str> {
+    use AlertDescription as A;
+    Some(match alert {
+        A::UnknownCA => "it was issued by another CA; use a bundle of the server's CA",
+        A::CertificateExpired => "it has expired, or is not valid yet; issue a new one",
+        A::CertificateRevoked => "it is revoked; issue a new one",
+        A::CertificateRequired => "none was shown; use a client bundle",
+        A::UnsupportedCertificate => "it is for another purpose; use a client bundle",
+        A::AccessDenied
+        | A::BadCertificate
+        | A::CertificateUnknown
+        | A::DecryptError
+        | A::InsufficientSecurity => "the server's log says why",
+        _ => return None,
+    })
 }
 
 impl Verifier {

@@ -50,7 +50,11 @@ pub const SETTINGS: &[Setting] = &[
     value("acquire-block", "60s", "Wait of an acquire that leaves it to the server"),
     value("json-max", "100MiB", "Largest JSON document, after white space is taken out"),
     value("mutate-max", "8MiB", "Largest document that can be mutated on the server"),
-    value("store-cache", "256MiB", "What the embedded store may keep in memory of records at rest"),
+    value(
+        "store-cache",
+        "auto",
+        "Memory for records at rest in the embedded store; auto: a quarter of it, at most 512MiB",
+    ),
     value("sweeper-interval", "5m", "How often the lease index is looked through"),
     value("gc-temps-interval", "10m", "How often unused blobs are collected"),
     value("drain-grace", "10s", "How long holders may finish when the server stops"),
@@ -92,7 +96,8 @@ pub struct Settings {
     pub acquire_block: Duration,
     pub json_max: u64,
     pub mutate_max: u64,
-    pub store_cache: u64,
+    /// Nothing: as the machine's memory allows.
+    pub store_cache: Option<u64>,
     pub sweeper_interval: Duration,
     pub gc_temps_interval: Duration,
     pub drain_grace: Duration,

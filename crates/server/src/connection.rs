@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
+use crate::farewell;
 use crate::handshake::{Door, Guest};
 use crate::http::auth::Who;
 use crate::http::body::{Body, Response};
@@ -52,12 +53,16 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 /// What certainly fits into the buffers of a socket.
 const SHORT_BODY_BYTES: u64 = 16 * 1024;
 
+/// Said without reading a request: there is no room to read one.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
 retry-after: 1\r\nconnection: close\r\ncontent-length: 100\r\n\r\n\
 {\"error\":\"too_many_connections\",\"detail\":\"the server has no room for more\",\"retry_after_seconds\":1}\n";
+/// The same over HTTP/2: our settings, then GOAWAY for stream 0 with ENHANCE_YOUR_CALM.
+const FULL_H2: &[u8] = b"\0\0\0\x04\0\0\0\0\0\
+\0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0btoo_many_connections";
 
 /// Accepts until the server stops.
-pub(crate) async fn accept(listener: Listener, rules: Rules, entry: Arc<Entry>) {
+pub(crate) async fn accept(listener: Listener, rules: Arc<Rules>, entry: Arc<Entry>) {
     let mut stopping = pin!(rules.tasks.stopping());
     loop {
         let accepted = tokio::select! {
@@ -72,17 +77,19 @@ pub(crate) async fn accept(listener: Listener, rules: Rules, entry: Arc<Entry>) 
                 continue;
             }
         };
-        let (serving, entry) = (rules.clone(), Arc::clone(&entry));
-        rules.tasks.spawn("connection", async move {
-            match &serving.door {
-                // Whoever may write to a socket file is on this machine and allowed to.
-                // In a box: a plain connection must not pay for the room that TLS takes.
-                Some(door) if conn.is_remote() => {
-                    Box::pin(admit_guest(door, conn, &serving, entry)).await;
-                }
-                Some(_) | None => admit(conn, &serving, entry, Caller::default()).await,
+        let (shared, entry) = (Arc::clone(&rules), Arc::clone(&entry));
+        // Whoever may write to a socket file is on this machine and allowed to.
+        match &rules.door {
+            Some(door) if conn.is_remote() => {
+                let door = door.clone();
+                rules.tasks.spawn("connection", async move {
+                    admit_guest(&door, conn, &shared, entry).await;
+                });
             }
-        });
+            Some(_) | None => rules.tasks.spawn("connection", async move {
+                admit(conn, &shared, entry, Caller::default()).await;
+            }),
+        }
     }
 }
 
@@ -111,7 +118,7 @@ struct Caller {
 /// Serves a connection if there is room for one more.
 async fn admit<S: Socket>(socket: S, rules: &Rules, entry: Arc<Entry>, caller: Caller) {
     let Ok(_room) = rules.room.try_acquire() else {
-        refuse(socket).await;
+        refuse(socket, caller.speaks_h2).await;
         return;
     };
     let _open = Open::new(&rules.metrics);
@@ -140,9 +147,15 @@ impl Drop for Open<'_> {
 }
 
 /// Says why, for as long as the other side takes it at once.
-async fn refuse(mut conn: impl Socket) {
-    let said = tokio::time::timeout(ACCEPT_REST, conn.write_all(FULL)).await;
-    tracing::debug!(said = matches!(said, Ok(Ok(()))), "no room for a connection");
+async fn refuse(mut conn: impl Socket, speaks_h2: bool) {
+    let words = if speaks_h2 { FULL_H2 } else { FULL };
+    let refusing = async {
+        if conn.write_all(words).await.is_ok() {
+            farewell::part(conn).await;
+        }
+    };
+    let said = tokio::time::timeout(ACCEPT_REST, refusing).await;
+    tracing::debug!(said = said.is_ok(), "no room for a connection");
 }
 
 async fn serve<S: Socket>(socket: S, rules: &Rules, entry: Arc<Entry>, caller: Caller) {
@@ -152,37 +165,44 @@ async fn serve<S: Socket>(socket: S, rules: &Rules, entry: Arc<Entry>, caller: C
     let origin = Origin { outbox: Some(outbox), who: caller.who };
     let service = Calls { entry, origin, activity: Arc::clone(&activity) };
     if caller.speaks_h2 {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        let headers_max = u32::try_from(rules.headers_max).unwrap_or(u32::MAX);
-        builder
-            .timer(TokioTimer::new())
-            .keep_alive_interval(Some(PING_EVERY))
-            .max_concurrent_streams(STREAMS_MAX)
-            .max_header_list_size(headers_max)
-            .adaptive_window(true);
-        let serving = builder.serve_connection(io, service);
-        Box::pin(drive(serving, |serving| serving.graceful_shutdown(), &activity, rules)).await;
+        let mut serving = Box::pin(http2(rules).serve_connection(io, service));
+        drive(serving.as_mut(), |serving| serving.graceful_shutdown(), &activity, rules).await;
     } else {
-        let mut builder = http1::Builder::new();
-        // Idle connections are found by `Activity`: a timer per connection, not per request. And
-        // no `pipeline_flush`: it lifts the bound on what is buffered for a reader that stalls.
-        builder.header_read_timeout(None);
-        // One buffer and one `send` for head and body: cheaper than `writev` for what we mostly
-        // say.
-        builder.writev(false);
-        let serving = builder.serve_connection(io, service);
+        let serving = pin!(http1().serve_connection(io, service));
         drive(serving, |serving| serving.graceful_shutdown(), &activity, rules).await;
     }
 }
 
-/// Runs a connection to its end: by itself, for being idle, or because the server stops.
+fn http1() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    // Idle connections are found by `Activity`: a timer per connection, not per request. And no
+    // `pipeline_flush`: it lifts the bound on what is buffered for a reader that stalls.
+    builder.header_read_timeout(None);
+    // One buffer and one `send` for head and body: cheaper than `writev` for what we mostly say.
+    builder.writev(false);
+    builder
+}
+
+fn http2(rules: &Rules) -> http2::Builder<TokioExecutor> {
+    let headers_max = u32::try_from(rules.headers_max).unwrap_or(u32::MAX);
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(PING_EVERY))
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(headers_max)
+        .adaptive_window(true);
+    builder
+}
+
+/// Runs a connection to its end: by itself, for being idle, or because the server stops. Takes it
+/// by reference: a future that is passed on leaves its room behind in every hand it went through.
 async fn drive<C: Future<Output = hyper::Result<()>>>(
-    connection: C,
+    mut serving: Pin<&mut C>,
     wind_down: fn(Pin<&mut C>),
     activity: &Activity,
     rules: &Rules,
 ) {
-    let mut serving = pin!(connection);
     let mut stopping = pin!(rules.tasks.stopping());
     let ended = tokio::select! {
         ended = &mut serving => ended,
@@ -271,12 +291,20 @@ impl Service<Request<Incoming>> for Calls {
 
 #[cfg(test)]
 mod tests {
-    use super::FULL;
+    use super::{FULL, FULL_H2};
 
     #[test]
     fn the_refusal_counts_its_bytes_right() {
         let text = std::str::from_utf8(FULL).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
+    }
+    #[test]
+    fn the_refusal_over_http2_counts_its_bytes_right() {
+        let (settings, goaway) = FULL_H2.split_at(9);
+        assert_eq!(settings, [0, 0, 0, 4, 0, 0, 0, 0, 0]);
+        let (head, payload) = goaway.split_at(9);
+        assert_eq!(head, [0, 0, u8::try_from(payload.len()).unwrap(), 7, 0, 0, 0, 0, 0]);
+        assert_eq!(payload, b"\0\0\0\0\0\0\0\x0btoo_many_connections");
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::farewell;
 use crate::identity::Identity;
 use crate::listen::Conn;
 use crate::metrics::Metrics;
@@ -60,22 +61,16 @@ impl Door {
     /// The handshake; `None` when it did not come about.
     pub(crate) async fn shake(&self, conn: Conn) -> Option<Guest> {
         let place = self.unfinished.join();
-        let shaken = tokio::select! {
-            shaken = tokio::time::timeout(PATIENCE, self.acceptor.accept(conn)) => shaken,
+        let stream = tokio::select! {
+            shaken = tokio::time::timeout(PATIENCE, self.accept(conn)) => {
+                shaken.unwrap_or_else(|_| {
+                    self.failed(&io::ErrorKind::TimedOut.into());
+                    None
+                })?
+            }
             () = place.sent_away.notified() => {
                 self.metrics.tls.handshakes_dropped.inc();
                 tracing::debug!("an unfinished handshake made room for another");
-                return None;
-            }
-        };
-        let stream = match shaken {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
-                self.failed(&error);
-                return None;
-            }
-            Err(_) => {
-                self.failed(&io::ErrorKind::TimedOut.into());
                 return None;
             }
         };
@@ -87,6 +82,18 @@ impl Door {
             // Replaced while the handshake went on.
             Err(refused) => {
                 tracing::warn!(reason = %refused, "a client was not let in");
+                None
+            }
+        }
+    }
+
+    async fn accept(&self, conn: Conn) -> Option<TlsStream<Conn>> {
+        match self.acceptor.accept(conn).into_fallible().await {
+            Ok(stream) => Some(stream),
+            Err((error, conn)) => {
+                self.failed(&error);
+                // The alert says what is wrong with the client's certificate.
+                farewell::part(conn).await;
                 None
             }
         }

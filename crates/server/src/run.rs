@@ -22,6 +22,7 @@ use crate::http::router::{Entry, Handler};
 use crate::identity::{self, Identity, IdentityError};
 use crate::ids::Ids;
 use crate::listen::{Bound, Listener};
+use crate::memory;
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 
@@ -171,11 +172,14 @@ impl Server {
             let room = Arc::new(Semaphore::new(METRICS_CONNECTIONS));
             let rules = Rules { room, door: None, ..rules.clone() };
             let pages = self.api.pages(self.settings.max_headers);
-            self.tasks.spawn("accept metrics", connection::accept(listener, rules, pages));
+            self.tasks
+                .spawn("accept metrics", connection::accept(listener, Arc::new(rules), pages));
             *self.metrics_bound.lock() = Some(at);
         }
+        let rules = Arc::new(rules);
         for listener in listeners {
-            self.tasks.spawn("accept", connection::accept(listener, rules.clone(), self.entry()));
+            let accepting = connection::accept(listener, Arc::clone(&rules), self.entry());
+            self.tasks.spawn("accept", accepting);
         }
         Ok(bound)
     }
@@ -250,7 +254,7 @@ async fn open_store(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Opene
     };
     let mut options = EmbeddedOptions::new(path);
     options.allow_network_fs = settings.allow_network_fs;
-    options.cache_bytes = settings.store_cache;
+    options.cache_bytes = settings.store_cache.unwrap_or_else(memory::usual_cache);
     options.observer = Some(Arc::clone(metrics) as _);
     let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
     let store = opened.map_err(|error| StartError::Runtime(error.to_string()))??;

@@ -19,6 +19,7 @@ pub mod history;
 pub mod link;
 pub mod real;
 pub mod ring;
+pub mod security;
 pub mod soak;
 pub mod tally;
 pub mod wire;

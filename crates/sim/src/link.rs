@@ -1,12 +1,17 @@
-//! A plain HTTP client over real connections, for what the SDK has no words for and for clients
-//! that must not be clever.
+//! An HTTP client over real connections, plain or with mutual TLS, for what the SDK has no words for
+//! and for clients that must not be clever. Over TLS it speaks HTTP/2, as the SDK never does.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use lockd_pki::ClientBundle;
+use rustls::{ClientConfig, RootCertStore};
 
 use crate::answer::Answer;
 use crate::call::Ask;
@@ -17,15 +22,23 @@ use crate::world::sse;
 /// Connections to one server.
 #[derive(Clone, Debug)]
 pub struct Link {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     base: String,
 }
 
 impl Link {
-    /// `base` is the address of the server, as `http://host:port`.
-    #[must_use]
-    pub fn new(base: String) -> Self {
-        Self { client: Client::builder(TokioExecutor::new()).build_http(), base }
+    /// `base` is the address of the server: `http://host:port`, or `https://` with a bundle.
+    ///
+    /// # Errors
+    /// When the bundle is of no use.
+    pub fn new(base: String, bundle: Option<&ClientBundle>) -> Result<Self, String> {
+        let tls = match bundle {
+            Some(bundle) => lockd_pki::client_config(bundle).map_err(|error| error.to_string())?,
+            None => trusting_nobody().map_err(|error| error.to_string())?,
+        };
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let connector = builder.enable_all_versions().build();
+        Ok(Self { client: Client::builder(TokioExecutor::new()).build(connector), base })
     }
 
     /// Watches all keys until the connection ends.
@@ -52,4 +65,12 @@ impl Link {
         let heard = Heard { status: parts.status, headers: parts.headers, body, now };
         Ok(wire::answer(ask, &heard))
     }
+}
+
+/// For a link that never asks for TLS.
+fn trusting_nobody() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }

@@ -16,6 +16,7 @@ use crate::call::{Acquire, Ask, Block, Release};
 use crate::dice::Dice;
 use crate::history::{Happening, History, Told};
 use crate::link::Link;
+use crate::security::Security;
 use crate::world::Plan;
 use crate::world::client::Client;
 
@@ -37,14 +38,14 @@ pub fn plan(seed: u64) -> Plan {
     plan
 }
 
-/// Plays a history against a server of its own in an empty folder.
+/// Plays a history against a server of its own with its store in an empty folder.
 ///
 /// # Errors
 /// When the server does not start.
-pub async fn play(plan: &Plan, folder: &Path) -> Result<History, String> {
+pub async fn play(plan: &Plan, folder: &Path, security: &Security) -> Result<History, String> {
     let mut dice = Dice::new(plan.seed, 5);
     let stage = Arc::new(Stage::new());
-    let mut server = open(&stage, folder).await?;
+    let mut server = open(&stage, folder, security).await?;
     let watching = plan.watches.then(|| stage.watch());
     let mut clients = JoinSet::new();
     let asks = plan.asks / plan.clients.max(1);
@@ -54,7 +55,7 @@ pub async fn play(plan: &Plan, folder: &Path) -> Result<History, String> {
     if dice.chance(400) {
         tokio::time::sleep(Duration::from_millis(dice.between(5, 120))).await;
         stage.close(&server).await;
-        server = open(&stage, folder).await?;
+        server = open(&stage, folder, security).await?;
     }
     let all = async { while clients.join_next().await.is_some() {} };
     let in_time = tokio::time::timeout(TIME_MAX, all).await.is_ok();
@@ -182,15 +183,17 @@ impl Stage {
     }
 }
 
-async fn open(stage: &Stage, folder: &Path) -> Result<Server, String> {
+async fn open(stage: &Stage, folder: &Path, security: &Security) -> Result<Server, String> {
     let mut settings = Settings::embedded_defaults();
+    security.set(&mut settings);
     settings.store = StoreSetting::Embedded(folder.to_owned());
     let server = Server::new(settings).await.map_err(|error| error.to_string())?;
     let bound = server.start().await.map_err(|error| error.to_string())?;
     let address = bound.first().ok_or("no address")?.to_string();
+    let link = Link::new(address, security.bundle()?.as_ref())?;
     let process = stage.now.borrow().0 + 1;
     stage.happened(Happening::Started { process });
-    stage.now.send_replace((process, Some(Link::new(address))));
+    stage.now.send_replace((process, Some(link)));
     Ok(server)
 }
 

@@ -1,10 +1,11 @@
-//! Two hundred histories over real connections, in real time, with the embedded store: judged like
-//! the simulated ones.
+//! Two hundred histories over real connections, every other one over mutual TLS, in real time and
+//! with the embedded store: judged like the simulated ones.
 
 use std::sync::Arc;
 
 use lockd_sim::check::judge;
 use lockd_sim::real;
+use lockd_sim::security::Security;
 use lockd_sim::tally::Tally;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -23,7 +24,12 @@ async fn two_hundred_histories_over_http_keep_every_promise() {
             let _place = room.acquire().await.unwrap();
             let folder = tempfile::tempdir().unwrap();
             let plan = real::plan(seed);
-            let history = real::play(&plan, &folder.path().join("data")).await.unwrap();
+            let security = match seed % 2 {
+                0 => Security::Plain,
+                _ => Security::Mtls(folder.path().join("bundles")),
+            };
+            let data = folder.path().join("data");
+            let history = real::play(&plan, &data, &security).await.unwrap();
             (seed, history)
         });
     }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use lockd_sim::case::{Case, Ring, parse, run};
 use lockd_sim::ring::{CoreRing, Reaping, SdkRing, ServerRing};
+use lockd_sim::security::Security;
 
 fn cases() -> Vec<Case> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
@@ -58,7 +59,14 @@ fn scenarios_hold_for_the_server() {
 
 #[test]
 fn scenarios_hold_for_the_sdk() {
-    all_in(|| Box::new(SdkRing::new().unwrap()));
+    all_in(|| Box::new(SdkRing::new(Security::Plain).unwrap()));
+}
+
+#[test]
+fn scenarios_hold_for_the_sdk_over_mutual_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundles = folder.path().join("bundles");
+    all_in(|| Box::new(SdkRing::new(Security::Mtls(bundles.clone())).unwrap()));
 }
 
 #[test]
@@ -68,7 +76,7 @@ fn a_scenario_that_expects_something_else_fails() {
     for mut ring in [
         Box::new(CoreRing::new(Reaping::Eager)) as Box<dyn Ring>,
         Box::new(ServerRing::new().unwrap()),
-        Box::new(SdkRing::new().unwrap()),
+        Box::new(SdkRing::new(Security::Plain).unwrap()),
     ] {
         let told = run(&case, &mut *ring).unwrap_err();
         assert!(told.contains("wrong:2") && told.contains("got `waiting`"), "{told}");

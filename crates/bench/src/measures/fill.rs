@@ -29,7 +29,7 @@ pub(super) async fn fill(
     let next = Arc::new(AtomicU64::new(keys.start));
     let mut tasks = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let connection = Connection::open(server.address).await?;
+        let connection = Connection::open(server.place()).await?;
         tasks.spawn(take(connection, Arc::clone(documents), Arc::clone(&next), end, bytes));
     }
     let mut told = keys.start;

@@ -110,11 +110,11 @@ struct Seen {
 
 async fn hand_round(bench: &Bench, server: &Server, key: &str, waiters: usize) -> Result<Figures> {
     let (mut requests, mut lease) = (Requests::default(), Lease::default());
-    let mut holder = Connection::open(server.address).await?;
+    let mut holder = Connection::open(server.place()).await?;
     lease.read(holder.call(requests.acquire(key, Wait::No, 0)).await?.ok()?.body)?;
     let mut queue = Vec::with_capacity(waiters);
     for _ in 0..waiters {
-        let mut waiter = Connection::open(server.address).await?;
+        let mut waiter = Connection::open(server.place()).await?;
         waiter.send(requests.acquire(key, WAIT, 0)).await?;
         queue.push(waiter);
     }

@@ -76,7 +76,7 @@ fn compact(document: &[u8]) -> Result<f64> {
 
 /// The median rate of some uploads, in MB per second.
 async fn uploads(server: &Server, side: Side, document: &[u8]) -> Result<f64> {
-    let mut connection = Connection::open(server.address).await?;
+    let mut connection = Connection::open(server.place()).await?;
     let (mut requests, mut lease) = (Requests::default(), Lease::default());
     let mut rates = Vec::new();
     for upload in 0..=UPLOADS {

@@ -28,7 +28,7 @@ pub(super) async fn measure(bench: &Bench, filled_before: Option<Server>) -> Res
     let (mut ready, mut memory) = (Vec::new(), Vec::new());
     for round in 0..bench.plan.rounds {
         let load = Load {
-            address: server.address,
+            place: server.place(),
             connections: CONNECTIONS,
             warm_up: Duration::ZERO,
             length: WORK_BEFORE * 10,
@@ -70,7 +70,7 @@ pub(super) async fn measure(bench: &Bench, filled_before: Option<Server>) -> Res
 
 /// Some keys must have their documents: a store that is ready fast because it lost them is no use.
 async fn check(server: &Server, keys: u64, round: usize) -> Result<()> {
-    let mut connection = Connection::open(server.address).await?;
+    let mut connection = Connection::open(server.place()).await?;
     let (mut requests, mut key) = (Requests::default(), String::new());
     let mut random = Random::new(u64::try_from(round)?);
     for _ in 0..CHECKED_KEYS {

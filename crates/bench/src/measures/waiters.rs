@@ -38,7 +38,7 @@ pub(super) async fn measure(bench: &Bench) -> Result<Vec<Row>> {
 async fn each(server: &Server, side: Side, count: usize) -> Result<f64> {
     let (mut requests, mut lease) = (Requests::default(), Lease::default());
     // The first request also pays for what the server sets up only once.
-    let mut holder = Connection::open(server.address).await?;
+    let mut holder = Connection::open(server.place()).await?;
     let held = holder.call(requests.acquire(KEY, Wait::No, 200)).await?;
     lease.read(server.explain(held.ok())?.body)?;
     server.settle(REST_MAX).await?;
@@ -50,7 +50,7 @@ async fn each(server: &Server, side: Side, count: usize) -> Result<f64> {
     };
     let mut waiting = Vec::with_capacity(count);
     for _ in 0..count {
-        let mut waiter = Connection::open(server.address).await?;
+        let mut waiter = Connection::open(server.place()).await?;
         waiter.send(&request).await?;
         waiting.push(waiter);
     }

@@ -191,6 +191,7 @@ impl Class {
         let class = match &failure.cause {
             Cause::Refused(refusal) => Self::of_refusal(refusal),
             Cause::Connect | Cause::Broken | Cause::TimedOut(_) => Self::Unavailable,
+            Cause::Distrust(_) => Self::Forbidden,
             Cause::Garbled(_) => Self::Other,
             Cause::TooLarge(_) => Self::TooLarge,
             Cause::Source(_) => Self::Source,

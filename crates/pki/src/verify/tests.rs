@@ -7,7 +7,7 @@ use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, CodeSigning, ServerAuth};
 use rustls::client::Resumption;
 use rustls::{AlertDescription, HandshakeKind, SupportedProtocolVersion};
 
-use super::PeerRefused;
+use super::{Distrust, PeerRefused};
 use crate::bundle::Leaf;
 use crate::certificate::CertificateFault;
 use crate::credentials::{Credentials, LiveCredentials};
@@ -57,6 +57,8 @@ fn check_client(ours: &Authority, leaf: &Leaf, expected: &PeerRefused, alert: Al
         assert_eq!(heard, std::slice::from_ref(expected), "{version:?}");
         assert!(shaken.server_error.is_some());
         assert_eq!(shaken.client_error, Some(rustls::Error::AlertReceived(alert)), "{expected}");
+        let error = io::Error::other(shaken.client_error.unwrap());
+        assert!(matches!(Distrust::find(&error), Some(Distrust::OfUs(_))), "{expected}");
     }
 }
 
@@ -67,7 +69,7 @@ fn check_server(ours: &Authority, leaf: &Leaf, expected: &PeerRefused) {
         assert!(!shaken.is_whole(), "{expected}");
         assert_eq!(heard, std::slice::from_ref(expected), "{version:?}");
         let error = io::Error::other(shaken.client_error.unwrap());
-        assert_eq!(PeerRefused::find(&error), Some(expected));
+        assert_eq!(Distrust::find(&error), Some(Distrust::OfPeer(expected.clone())));
     }
 }
 

@@ -202,7 +202,7 @@ impl Raw {
         let identity = self.identity(home);
         let json_max = self.parse("json-max", value::bytes);
         let mutate_max = self.parse("mutate-max", value::bytes);
-        let store_cache = self.parse("store-cache", value::bytes);
+        let store_cache = self.parse("store-cache", value::bytes_or_auto);
         let default_ttl = self.parse("default-ttl", value::duration);
         let max_ttl = self.parse("max-ttl", value::duration);
         let allow_network_fs = self.parse("allow-network-fs", value::switch);

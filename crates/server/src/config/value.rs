@@ -52,6 +52,16 @@ pub(super) fn bytes(text: &str) -> Result<u64, BadValue> {
     }
 }
 
+/// As [`bytes`]; nothing for `auto`.
+pub(super) fn bytes_or_auto(text: &str) -> Result<Option<u64>, BadValue> {
+    match text {
+        "auto" => Ok(None),
+        other => bytes(other)
+            .map(Some)
+            .map_err(|_| BadValue("expected auto, or a size such as 8MiB or 100MB".into())),
+    }
+}
+
 pub(super) fn count(text: &str) -> Result<usize, BadValue> {
     match text.parse::<usize>() {
         Ok(count) if count > 0 => Ok(count),

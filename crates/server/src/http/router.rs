@@ -195,7 +195,7 @@ impl Api {
 
 /// The entrance for every request, whichever listener it came from.
 pub(crate) struct Entry {
-    api: Api,
+    pub(super) api: Api,
     routes: &'static [Route],
     headers_max: usize,
 }

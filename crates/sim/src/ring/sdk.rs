@@ -18,6 +18,7 @@ use crate::answer::{Answer, Document, Entry, Refused};
 use crate::call::{Acquire, Ask, Held, Release, Then, What, Write};
 use crate::case::Ring;
 use crate::link::Link;
+use crate::security::Security;
 use crate::wire;
 
 /// The SDK and the server it talks to.
@@ -26,6 +27,7 @@ pub struct SdkRing {
     clock: ManualClock,
     boot: u128,
     starts: u64,
+    security: Security,
     process: Option<Process>,
 }
 
@@ -39,10 +41,10 @@ struct Process {
 impl SdkRing {
     /// # Errors
     /// When the server does not start.
-    pub fn new() -> Result<Self, String> {
+    pub fn new(security: Security) -> Result<Self, String> {
         let store: Arc<dyn Store> = Arc::new(MemStore::new());
         let clock = ManualClock::at(START);
-        let mut ring = Self { store, clock, boot: 1, starts: 0, process: None };
+        let mut ring = Self { store, clock, boot: 1, starts: 0, security, process: None };
         ring.start()?;
         Ok(ring)
     }
@@ -58,8 +60,10 @@ impl SdkRing {
             ids: Arc::new(move || Ids::seeded(seed)),
             store: Some(Arc::clone(&self.store)),
         };
+        let mut settings = Settings::embedded_defaults();
+        self.security.set(&mut settings);
         let opening = async {
-            let server = Server::with_parts(Settings::embedded_defaults(), parts).await?;
+            let server = Server::with_parts(settings, parts).await?;
             let bound = server.start().await?;
             Ok((server, bound))
         };
@@ -67,9 +71,14 @@ impl SdkRing {
         let (server, bound) =
             opened.map_err(|error: lockd_server::StartError| error.to_string())?;
         let address = bound.first().ok_or("no address")?.to_string();
-        let client = Client::builder().endpoint(&address).attempts(1).build();
-        let client = client.map_err(|error| error.to_string())?;
-        self.process = Some(Process { runtime, client, link: Link::new(address), _server: server });
+        let bundle = self.security.bundle()?;
+        let link = Link::new(address.clone(), bundle.as_ref())?;
+        let mut client = Client::builder().endpoint(&address).attempts(1);
+        if let Some(bundle) = bundle {
+            client = client.bundle(bundle);
+        }
+        let client = client.build().map_err(|error| error.to_string())?;
+        self.process = Some(Process { runtime, client, link, _server: server });
         Ok(())
     }
 }

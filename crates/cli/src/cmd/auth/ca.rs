@@ -10,11 +10,11 @@ use lockd_pki::issue::CA_NAME;
 use lockd_pki::{Authority, Bundle, CaBundle, Cost, inspect};
 
 use super::password::{PasswordArgs, Passwords};
-use super::{Issued, Output, write};
+use super::{Issued, Output, days, write};
 use crate::exit::Done;
 use crate::ui;
 
-/// Make a CA, valid for ten years
+/// Make a CA
 ///
 /// Whoever has its key can make certificates for everybody: protect it with a password, and keep
 /// the file away from servers and clients, which do not need it.
@@ -26,6 +26,9 @@ pub(super) struct CaArgs {
     /// Name of the CA
     #[arg(long, value_name = "NAME", default_value = CA_NAME)]
     cn: String,
+    /// How long it is valid, in whole days: 3650d, 8760h
+    #[arg(long, value_name = "DURATION", default_value = "3650d", value_parser = days)]
+    valid_for: u32,
     #[command(flatten)]
     password: PasswordArgs,
 }
@@ -33,12 +36,12 @@ pub(super) struct CaArgs {
 const EXAMPLES: &str = "\
 Examples:
   lockd auth new ca --ca-pass-prompt
-  lockd auth new ca --out ca.pem --cn example-ca --ca-pass-file /run/secrets/ca";
+  lockd auth new ca --out ca.pem --cn example-ca --valid-for 1825d --ca-pass-file /run/secrets/ca";
 
 pub(super) fn run(args: &CaArgs, now: Timestamp) -> Done {
     let path = args.output.path(CA_FILE)?;
     let replaced = args.output.replaced(&path, "CA")?;
-    let authority = Authority::create(&args.cn, now)?;
+    let authority = Authority::create_for(&args.cn, args.valid_for, now)?;
     let bundle = sealed(&authority, &args.password)?;
     write(&path, &bundle.to_pem(), args.output.existing())?;
     if replaced.is_some() {

@@ -2,12 +2,21 @@
 
 use std::sync::Arc;
 
+use http_body_util::BodyExt;
 use jiff::Timestamp;
+use lockd_pki::bootstrap::{CLIENT_FILE, SERVER_FILE};
 use lockd_pki::issue::Authority;
-use lockd_pki::{Access, Admitted, Claim, Claims, ClientRequest, Peer, ServerRequest, Trust};
+use lockd_pki::{
+    Access, Admitted, Bundle, Claim, Claims, ClientRequest, Credentials, Denylist, Peer,
+    ServerRequest, Trust, files,
+};
 use lockd_wire::ErrorCode;
 
 use super::{Class, TcRules, Who, enter, permit};
+use crate::http::body::Body;
+use crate::http::call::Origin;
+use crate::http::router::Handler;
+use crate::{Server, Settings};
 
 const OWN: TcRules = TcRules { own_ca: true, any_ca: false };
 const STRICT: TcRules = TcRules { own_ca: false, any_ca: false };
@@ -116,4 +125,34 @@ fn claims_that_cannot_be_read_allow_nothing() {
     let refused = Some("invalid_namespace_claims".to_owned());
     assert_eq!(code(enter(&sdk, Class::Namespace(Access::Any), OWN)), refused);
     assert_eq!(code(permit(&sdk, "a", Access::Any)), refused);
+}
+
+#[tokio::test]
+async fn a_request_on_a_connection_older_than_a_revocation_hears_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = Settings::embedded_defaults();
+    settings.mtls = true;
+    settings.identity.config_dir = Some(folder.path().to_owned());
+    let server = Server::new(settings).await.unwrap();
+    let Handler(entry) = server.handler();
+    let Bundle::Client(client) = files::load(&folder.path().join(CLIENT_FILE)).unwrap().0 else {
+        panic!("not a client's bundle");
+    };
+    let peer = &client.leaf().peer;
+    let ask = || {
+        let request = http::Request::get("/v1/describe?key=k").body(Body::empty()).unwrap();
+        Arc::clone(&entry).handle(request, Origin { who: caller(peer, BY_OWN_CA), outbox: None })
+    };
+    assert_eq!(ask().await.status(), 200);
+    let path = folder.path().join(SERVER_FILE);
+    let Bundle::Server(mut bundle) = files::load(&path).unwrap().0 else {
+        panic!("not a server's bundle");
+    };
+    bundle.revoke(peer.serial);
+    let live = entry.api.live.as_ref().unwrap();
+    live.replace(Credentials::server(&bundle, &[], &Denylist::default()).unwrap());
+    let answer = ask().await;
+    assert_eq!(answer.status(), 403);
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(body.starts_with(br#"{"error":"certificate_revoked""#), "{body:?}");
 }

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use lockd_pki::{Authority, Bundle, Claim, ClientBundle, ClientRequest, files};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -170,7 +172,7 @@ impl Server {
         let (place, metrics) = started.expect("the server says where it listens");
         self.place = read_place(&place);
         if let (Security::Tunnel, Place::Tcp(address)) = (self.options.security, &self.place) {
-            let tunnel = Tunnel::dig(*address, &self.bundles().join("client.pem"));
+            let tunnel = Tunnel::dig(*address, &self.bundle_for_everything());
             self.place = Place::Tcp(tunnel.entrance);
             self.tunnel = Some(tunnel);
         }
@@ -206,6 +208,23 @@ impl Server {
     #[must_use]
     pub fn bundles(&self) -> PathBuf {
         self.home.path().join(".lockd")
+    }
+
+    /// The CA that was made at the first start.
+    #[must_use]
+    pub fn authority(&self) -> Authority {
+        match files::load(&self.bundles().join("ca.pem")).expect("a bundle").0 {
+            Bundle::Ca(ca) => ca.authority(None).expect("a key without a password"),
+            other => panic!("the bundle of a {}", other.kind()),
+        }
+    }
+
+    /// A client that may use all namespaces.
+    fn bundle_for_everything(&self) -> ClientBundle {
+        let request = ClientRequest::sdk("tests", vec![Claim::all()]);
+        let authority = self.authority();
+        let leaf = authority.issue_client(&request, Timestamp::now()).expect("a certificate");
+        ClientBundle::new(&authority, leaf)
     }
 
     /// The files of documents that are too large for their records.

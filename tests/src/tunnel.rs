@@ -4,11 +4,10 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockd_pki::{Bundle, files};
+use lockd_pki::ClientBundle;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
@@ -24,17 +23,13 @@ pub struct Tunnel {
 impl Tunnel {
     /// A way to this server for whoever does not speak TLS.
     #[must_use]
-    pub fn dig(server: SocketAddr, bundle: &Path) -> Self {
+    pub fn dig(server: SocketAddr, bundle: &ClientBundle) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime");
-        let bundle = match files::load(bundle).expect("a bundle").0 {
-            Bundle::Client(bundle) => bundle,
-            other => panic!("the bundle of a {}", other.kind()),
-        };
-        let config = lockd_pki::client_config(&bundle).expect("a configuration for TLS");
+        let config = lockd_pki::client_config(bundle).expect("a configuration for TLS");
         let tls = TlsConnector::from(Arc::new(config));
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
         let listener = listener.expect("a port");

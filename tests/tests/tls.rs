@@ -30,13 +30,6 @@ fn port(server: &Server) -> u16 {
     }
 }
 
-fn authority(server: &Server) -> Authority {
-    match files::load(&server.bundles().join("ca.pem")).unwrap().0 {
-        Bundle::Ca(ca) => ca.authority(None).unwrap(),
-        other => panic!("{}", other.kind()),
-    }
-}
-
 fn server_bundle(server: &Server) -> ServerBundle {
     match files::load(&server.bundles().join("server.pem")).unwrap().0 {
         Bundle::Server(bundle) => bundle,
@@ -66,7 +59,7 @@ impl Elsewhere {
 
     fn sdk(server: &Server, name: &str, claims: &[&str]) -> Self {
         let claims = claims.iter().map(|claim| Claim::parse(claim).unwrap()).collect();
-        Self::new(&authority(server), &ClientRequest::sdk(name, claims), Timestamp::now())
+        Self::new(&server.authority(), &ClientRequest::sdk(name, claims), Timestamp::now())
     }
 
     fn path(&self) -> PathBuf {
@@ -131,7 +124,7 @@ fn a_bundle_from_elsewhere_reaches_the_server_under_any_name() {
     let server = Server::start(Options::secure());
     let mut bundle = server_bundle(&server);
     let request = ServerRequest::new(&["elsewhere.example".to_owned()], None);
-    bundle = bundle.reissue(&authority(&server), &request, Timestamp::now()).unwrap();
+    bundle = bundle.reissue(&server.authority(), &request, Timestamp::now()).unwrap();
     write_server_bundle(&server, &bundle);
     let client = Elsewhere::sdk(&server, "worker-1", &[]);
     let runtime = Runtime::new().unwrap();
@@ -191,7 +184,12 @@ fn forged(server: &Server, name: &str, extensions: &str) -> Elsewhere {
 /// The SDK does not try again, and says whose certificate is at fault.
 fn sdk_hears(server: &Server, bundle: &Path, who: &str) {
     let (text, runtime) = (format!("127.0.0.1:{}", port(server)), Runtime::new().unwrap());
-    let client = Client::builder().endpoint(text).bundle_file(bundle).build().unwrap();
+    let client = Client::builder().endpoint(text).bundle_file(bundle).build();
+    if who == "no identity" {
+        assert!(client.unwrap_err().to_string().contains("no spiffe"));
+        return;
+    }
+    let client = client.unwrap();
     let error = runtime.block_on(async { client.get("k").await.unwrap_err() });
     assert_eq!(error.kind(), ReadKind::Forbidden, "{who}: {error}");
     let expected = match who {
@@ -206,7 +204,7 @@ fn sdk_hears(server: &Server, bundle: &Path, who: &str) {
 #[test]
 fn whoever_is_not_let_in_is_named_in_the_log_with_the_reason() {
     let server = Server::start(Options::secure());
-    let ours = authority(&server);
+    let ours = server.authority();
     let other = Authority::create("lockd-ca", Timestamp::now()).unwrap();
     let long_ago = Timestamp::now() - SignedDuration::from_hours(24 * 500);
     let sdk = |name: &str| ClientRequest::sdk(name, Vec::new());
@@ -338,9 +336,9 @@ fn a_certificate_that_ends_while_its_connection_is_open_is_refused() {
     let day = SignedDuration::from_hours(24);
     let began = Timestamp::now() - day + SignedDuration::from_secs(3);
     let request = ClientRequest { days: 1, ..ClientRequest::sdk("short", Vec::new()) };
-    let client = Elsewhere::new(&authority(&server), &request, began);
+    let client = Elsewhere::new(&server.authority(), &request, began);
     let address = SocketAddr::from(([127, 0, 0, 1], port(&server)));
-    let tunnel = Tunnel::dig(address, &client.path());
+    let tunnel = Tunnel::dig(address, &client.bundle);
     let mut open = Connection::open(&Place::Tcp(tunnel.entrance)).unwrap();
     let describe = Request::get("/v1/describe").query("key", "k");
     open.call(&describe).unwrap().ok();
@@ -381,7 +379,7 @@ fn a_new_server_bundle_keeps_the_node_and_needs_no_restart() {
     let mut watch = OpenWatch::new(&server, &client);
     let before = server_bundle(&server);
     let request = ServerRequest::new(&[], None);
-    let after = before.reissue(&authority(&server), &request, Timestamp::now()).unwrap();
+    let after = before.reissue(&server.authority(), &request, Timestamp::now()).unwrap();
     assert_eq!(before.node_id(), after.node_id());
     assert_ne!(before.leaf().peer.serial, after.leaf().peer.serial);
     write_server_bundle(&server, &after);

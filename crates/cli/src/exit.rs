@@ -145,8 +145,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 const UNREACHABLE: &str = "is the server running? name it with --server or LOCKD_CLIENT_SERVER";
 const LOST: &str = "acquire the key again and read its state before going on";
-const READ_FIRST: &str = "look at the key with `lockd client get` before doing it again";
-const REREAD: &str = "read the state again with `lockd client get --show-meta`";
+const READ_FIRST: &str = "read the key before doing it again";
+const REREAD: &str = "read the state again, and its version with it";
 const FENCED: &str = "another holder has taken over the fence key: stop";
 
 /// What kinds mean as exit codes, with a hint where there is one.

@@ -203,6 +203,20 @@ fn the_usual_folder_is_used_when_nothing_is_named() {
 }
 
 #[test]
+fn a_ca_ends_when_it_was_told_to_and_all_it_issued_with_it() {
+    let desk = Desk::new();
+    desk.ok("new ca --out ca.pem --valid-for 30d");
+    desk.ok("new client --ca-in ca.pem --out client.pem");
+    for what in ["ca", "client"] {
+        let shown = desk.json(&format!("inspect {what} --in {what}.pem"));
+        assert!(matches!(shown["days_left"].as_i64(), Some(29 | 30)), "{shown}");
+    }
+    let (code, why) = desk.fails("new ca --out other.pem --valid-for 20y");
+    assert_eq!(code, 2, "{why}");
+    assert!(why.contains("1 to 3650 days"), "{why}");
+}
+
+#[test]
 fn a_ca_is_not_taken_from_the_usual_folder_for_a_server_elsewhere() {
     let desk = Desk::new();
     desk.ok("new ca --cn usual-ca");

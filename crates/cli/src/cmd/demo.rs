@@ -4,11 +4,13 @@
 
 mod worker;
 
+use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use lockd_client::{Client, LeaseContext};
+use lockd_pki::bootstrap::CLIENT_FILE;
 use lockd_server::config::StoreSetting;
 use lockd_server::{Server, Settings};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -42,35 +44,46 @@ pub(crate) async fn work(args: WorkerArgs) -> ExitCode {
 
 async fn show() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let settings = Settings {
+    let bundles = folder.path().join("bundles");
+    let mut settings = Settings {
         store: StoreSetting::Embedded(folder.path().join("data")),
+        mtls: true,
         ..Settings::embedded_defaults()
     };
+    settings.identity.config_dir = Some(bundles.clone());
     let server = Server::new(settings).await?;
     let bound = server.start().await?;
     let address = bound.first().context("the server listens nowhere")?.to_string();
     step(
         1,
         &format!(
-            "A server is up on {address}, its store in a temporary folder, every write fsynced."
+            "A server is up on {address}. It has made certificates for itself and its clients; \
+             its store is in a temporary folder, and every write is fsynced."
         ),
     );
 
-    let client = Client::connect(&address)?;
-    let outcome = hand_over(&client, &address).await;
+    let place = Place { address, bundle: bundles.join(CLIENT_FILE) };
+    let client = Client::builder().endpoint(&place.address).bundle_file(&place.bundle).build()?;
+    let outcome = hand_over(&client, &place).await;
     server.shutdown(Duration::from_secs(1)).await;
     outcome
 }
 
-async fn hand_over(client: &Client, address: &str) -> anyhow::Result<()> {
+/// Where the server is, and what lets a client in.
+struct Place {
+    address: String,
+    bundle: PathBuf,
+}
+
+async fn hand_over(client: &Client, place: &Place) -> anyhow::Result<()> {
     step(2, "Three workers ask for the key \"orders\". One gets the lease, two wait in line.");
-    let mut first = Worker::start("worker-1", address)?;
+    let mut first = Worker::start("worker-1", place)?;
     let (token, lease) = first.granted().await?;
     say(&format!("     worker-1 holds the lease with fencing token {token}"));
-    let mut second = Worker::start("worker-2", address)?;
+    let mut second = Worker::start("worker-2", place)?;
     second.waiting().await?;
     in_line(client, 1).await?;
-    let mut third = Worker::start("worker-3", address)?;
+    let mut third = Worker::start("worker-3", place)?;
     third.waiting().await?;
     in_line(client, 2).await?;
 
@@ -151,10 +164,12 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(name: &str, address: &str) -> anyhow::Result<Self> {
+    fn start(name: &str, place: &Place) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("where is this program?")?;
         let mut child = Command::new(program)
-            .args(["demo-worker", "--name", name, "--server", address, "--key", KEY])
+            .args(["demo-worker", "--name", name, "--server", &place.address, "--key", KEY])
+            .arg("--bundle")
+            .arg(&place.bundle)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -1,6 +1,7 @@
 //! A worker of the demo: takes the lease, reads how far the one before it came, counts on, and
 //! checkpoints each step. It tells its parent what it does, a line of JSON each.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lockd_client::{Client, LeaseContext};
@@ -21,6 +22,8 @@ pub(crate) struct WorkerArgs {
     pub(crate) name: String,
     #[arg(long)]
     server: String,
+    #[arg(long)]
+    bundle: PathBuf,
     #[arg(long)]
     key: String,
 }
@@ -78,7 +81,11 @@ impl From<Held> for LeaseContext {
 }
 
 pub(super) async fn run(args: &WorkerArgs) -> anyhow::Result<()> {
-    let client = Client::builder().endpoint(&args.server).owner(&args.name).build()?;
+    let client = Client::builder()
+        .endpoint(&args.server)
+        .bundle_file(&args.bundle)
+        .owner(&args.name)
+        .build()?;
     let asked = client.lease(&args.key).ttl(TTL);
     let lease = match asked.no_wait().await {
         Ok(lease) => lease,

@@ -13,8 +13,6 @@ use crate::app::list::PageAsk;
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
-/// No namespace has this name, so only a claim on all of them covers it.
-const EVERY_NAMESPACE: &str = "*";
 
 fn page_ask(params: &Params<'_>) -> Result<PageAsk, ApiError> {
     let lower = |name| params.get(name).map(str::to_ascii_lowercase);
@@ -26,16 +24,11 @@ fn page_ask(params: &Params<'_>) -> Result<PageAsk, ApiError> {
     })
 }
 
-/// A page over all namespaces is for those who may read them all.
-fn permit_page(call: &Call, namespace: Option<&str>) -> Result<(), ApiError> {
-    call.permit(namespace.unwrap_or(EVERY_NAMESPACE))
-}
-
 /// Live leases with holder, token, age, time left and how many wait.
 #[utoipa::path(
     get, path = "/v1/leases", tag = "operators",
     params(
-        ("namespace" = Option<String>, Query, description = "All, when absent"),
+        ("namespace" = Option<String>, Query, description = "All that the caller may read, when absent"),
         ("prefix" = Option<String>, Query, description = "Beginning of the key, or of namespace/key without a namespace"),
         ("cursor" = Option<String>, Query), ("limit" = Option<u32>, Query),
     ),
@@ -47,7 +40,9 @@ fn permit_page(call: &Call, namespace: Option<&str>) -> Result<(), ApiError> {
 pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError> {
     let app = &call.api.app;
     let ask = page_ask(&call.params())?;
-    permit_page(&call, ask.namespace.as_deref())?;
+    if let Some(namespace) = &ask.namespace {
+        call.permit(namespace)?;
+    }
     let (rows, more) = app.leases(&ask)?;
     let now = app.clock().now();
     let next_cursor = more.map(|key| key.to_string());
@@ -66,7 +61,8 @@ pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError
             waiters: row.waiters as u64,
         }
     };
-    Ok(reply::ok(&LeasesReply { leases: rows.iter().map(view).collect(), next_cursor }))
+    let shown = rows.iter().filter(|row| call.permit(row.key.namespace()).is_ok());
+    Ok(reply::ok(&LeasesReply { leases: shown.map(view).collect(), next_cursor }))
 }
 
 /// Keys of a namespace.

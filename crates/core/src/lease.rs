@@ -14,7 +14,8 @@ pub struct Acquire {
     pub new_id: LeaseId,
     pub owner: Box<str>,
     pub txn: TxnId,
-    pub explicit: bool,
+    /// The transaction has a record of its own, in which this key takes part.
+    pub recorded: bool,
     pub ttl: Span,
     pub if_not_exists: bool,
     pub stamp: Option<Stamp>,
@@ -27,8 +28,15 @@ pub enum AcquireRefused {
     #[error("the key exists")]
     Exists,
     #[error(transparent)]
+    InTxn(#[from] InTxn),
+    #[error(transparent)]
     Reused(#[from] StampReused),
 }
+
+/// The key takes part in a transaction: its record decides about this, not the key's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the key takes part in a transaction")]
+pub struct InTxn(pub TxnId);
 
 /// What a caller shows to act under a lease. Fence and transaction may be left out where knowing
 /// the secret lease id is proof enough.
@@ -63,6 +71,8 @@ pub enum ReleaseRefused {
     #[error("the lease was already released with the opposite outcome")]
     Decided,
     #[error(transparent)]
+    InTxn(#[from] InTxn),
+    #[error(transparent)]
     Reused(#[from] StampReused),
 }
 
@@ -84,6 +94,7 @@ pub fn acquire(
     if let Some(lease) = record.live_lease(now) {
         return Err(AcquireRefused::Held { until: lease.expires });
     }
+    decided_here(record)?;
     let mut next = record.clone();
     let mut effects = Vec::new();
     end_lapsed(&mut next, &mut effects);
@@ -91,7 +102,7 @@ pub fn acquire(
         id: ask.new_id.clone(),
         owner: ask.owner.clone(),
         txn: ask.txn,
-        explicit: ask.explicit,
+        recorded: ask.recorded,
         ttl: ask.ttl,
         granted_at: now.wall,
         expires: now.plus(ask.ttl),
@@ -204,7 +215,7 @@ pub fn release(
         return Ok(Decided::unchanged(()));
     }
     match check(record, &ask.proof, now) {
-        Ok(_) => {}
+        Ok(_) => decided_here(record)?,
         Err(refused) => return release_again(record, ask, refused),
     }
     facts.check(&ask.fences)?;
@@ -234,6 +245,9 @@ fn release_again(
         let fence_is_right = ask.proof.fence.is_none_or(|fence| fence == record.fence);
         let txn_is_right = ask.proof.txn.is_none_or(|txn| txn == lease.txn);
         let harmless = record.staged.is_none() || ask.rollback;
+        if refused == ProofRefused::Expired {
+            decided_here(record)?;
+        }
         if refused == ProofRefused::Expired && harmless && fence_is_right && txn_is_right {
             // What is told must last: a clock set back before a reboot would bring it back.
             let mut next = record.clone();
@@ -264,26 +278,40 @@ fn release_again(
 
 /// Takes the key from its holder by order of an operator. The token grows, so whatever the holder
 /// has under way elsewhere is fenced off too. `None` when nobody holds it.
-#[must_use]
-pub fn revoke(record: &KeyRecord, reason: &str, now: Now) -> Option<Decided<Lease>> {
-    let lease = record.live_lease(now)?.clone();
+///
+/// # Errors
+/// When the key takes part in a transaction.
+pub fn revoke(record: &KeyRecord, reason: &str, now: Now) -> Result<Option<Decided<Lease>>, InTxn> {
+    let Some(lease) = record.live_lease(now).cloned() else { return Ok(None) };
+    decided_here(record)?;
     let mut next = record.clone();
     let mut effects = Vec::new();
     end(&mut next, End::Revoked { reason: reason.into() }, &mut effects);
     next.fence = record.fence.next();
-    Some(Decided { record: Some(next), answer: lease, effects })
+    Ok(Some(Decided { record: Some(next), answer: lease, effects }))
 }
 
 /// Ends a lease whose time is over. `None` when there is none.
-#[must_use]
-pub fn lapse(record: &KeyRecord, now: Now) -> Option<Decided<()>> {
+///
+/// # Errors
+/// When the key takes part in a transaction.
+pub fn lapse(record: &KeyRecord, now: Now) -> Result<Option<Decided<()>>, InTxn> {
     if record.lease.as_ref().is_none_or(|lease| lease.is_live(now)) {
-        return None;
+        return Ok(None);
     }
+    decided_here(record)?;
     let mut next = record.clone();
     let mut effects = Vec::new();
     end_lapsed(&mut next, &mut effects);
-    Some(Decided { record: Some(next), answer: (), effects })
+    Ok(Some(Decided { record: Some(next), answer: (), effects }))
+}
+
+/// Whether the key's own record is where its lease and what it staged are decided upon.
+fn decided_here(record: &KeyRecord) -> Result<(), InTxn> {
+    match record.lease.as_ref().filter(|lease| lease.recorded) {
+        Some(lease) => Err(InTxn(lease.txn)),
+        None => Ok(()),
+    }
 }
 
 /// Ends a lease that the caller knows to be over, if there is one.

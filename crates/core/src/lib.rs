@@ -11,6 +11,7 @@ pub mod limits;
 pub mod record;
 pub mod state;
 pub mod time;
+pub mod txn;
 
 pub use fence::{Fence, FenceCondition, FenceFacts, FenceRefused};
 pub use ids::{LeaseId, TxnId};

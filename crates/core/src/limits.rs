@@ -22,6 +22,8 @@ pub const JSON_DEPTH_MAX: u32 = 512;
 pub const ANSWERS_MAX: usize = 16;
 /// Fence conditions on one commit.
 pub const FENCES_MAX: usize = 16;
+/// Keys that take part in one transaction.
+pub const PARTICIPANTS_MAX: usize = 1_000;
 /// A lease shorter than this could not be renewed over a real network.
 pub const TTL_MIN: Span = Span(10);
 /// The longest time to live that a server may be configured to grant: 30 days.

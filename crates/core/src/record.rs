@@ -77,8 +77,8 @@ pub struct Lease {
     pub id: LeaseId,
     pub owner: Box<str>,
     pub txn: TxnId,
-    /// The transaction id came from the caller.
-    pub explicit: bool,
+    /// The transaction has a record, which decides about this lease and what was staged under it.
+    pub recorded: bool,
     pub ttl: Span,
     pub granted_at: UnixMillis,
     pub expires: Deadline,

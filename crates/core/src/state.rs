@@ -3,7 +3,7 @@
 
 use crate::answer::{self, Answer, Stamp, StampReused, Written};
 use crate::fence::{FenceCondition, FenceFacts, FenceRefused};
-use crate::lease::{self, Proof, ProofRefused};
+use crate::lease::{self, InTxn, Proof, ProofRefused};
 use crate::limits::FENCES_MAX;
 use crate::record::{Change, Decided, Effect, End, Etag, KeyRecord, Staged, State, Version};
 use crate::time::Now;
@@ -17,6 +17,8 @@ pub struct Stage {
     pub hidden: Option<bool>,
     pub fences: Vec<FenceCondition>,
     pub then: Then,
+    /// Known to be the only participant of its transaction; needed to commit under one.
+    pub alone: bool,
     pub stamp: Option<Stamp>,
 }
 
@@ -52,6 +54,8 @@ pub enum StageRefused {
     #[error("too many fence conditions")]
     FencesFull,
     #[error(transparent)]
+    InTxn(#[from] InTxn),
+    #[error(transparent)]
     Reused(#[from] StampReused),
 }
 
@@ -71,6 +75,9 @@ pub fn stage(
         return Ok(Decided::unchanged(known.clone()));
     }
     let lease = lease::check(record, &ask.proof, now)?;
+    if lease.recorded && ask.then != Then::Stage && !ask.alone {
+        return Err(InTxn(lease.txn).into());
+    }
     guard(record, &ask.guard)?;
     facts.check(&ask.fences)?;
     let (_, present) = record.holder_view();
@@ -153,16 +160,23 @@ fn lay_over(
     Ok(())
 }
 
-/// The one place where staged data becomes the state of the key.
+/// Makes staged data the state of the key, if its conditions hold.
 pub(crate) fn install(
     next: &mut KeyRecord,
     facts: &FenceFacts,
     effects: &mut Vec<Effect>,
     now: Now,
 ) -> Result<(), FenceRefused> {
-    let Some(staged) = next.staged.as_ref() else { return Ok(()) };
-    facts.check(&staged.fences)?;
-    let Some(staged) = next.staged.take() else { return Ok(()) };
+    if let Some(staged) = &next.staged {
+        facts.check(&staged.fences)?;
+    }
+    promote(next, effects, now);
+    Ok(())
+}
+
+/// The one place where staged data becomes the state of the key.
+pub(crate) fn promote(next: &mut KeyRecord, effects: &mut Vec<Effect>, now: Now) {
+    let Some(staged) = next.staged.take() else { return };
     debug_assert_eq!(staged.version, next.version.next(), "versions grow by one per commit");
     next.version = staged.version;
     next.hidden = staged.hidden.unwrap_or(next.hidden);
@@ -178,7 +192,6 @@ pub(crate) fn install(
             effects.push(Effect::Removed);
         }
     }
-    Ok(())
 }
 
 fn drop_old(old: Option<State>, effects: &mut Vec<Effect>) {

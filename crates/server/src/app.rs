@@ -11,6 +11,7 @@ pub(crate) mod mutate;
 pub(crate) mod read;
 pub(crate) mod refused;
 pub(crate) mod state;
+pub(crate) mod txn;
 pub(crate) mod wait;
 pub(crate) mod watch;
 
@@ -27,7 +28,7 @@ use crate::ids::Ids;
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 
-pub(crate) use refused::Refused;
+pub(crate) use refused::{Refused, TxnRefused};
 
 /// Bounds and defaults of the operations.
 #[derive(Clone, Debug)]

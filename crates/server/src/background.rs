@@ -9,8 +9,8 @@ use futures_util::stream::FuturesUnordered;
 use lockd_core::key::KeyName;
 use lockd_core::time::Span;
 
-use crate::app::App;
-use crate::commit::{CommitError, LEASE_PREFIX};
+use crate::app::{App, Refused};
+use crate::commit::LEASE_PREFIX;
 
 /// How many leases are ended at a time.
 const REAP_AT_ONCE: usize = 256;
@@ -56,7 +56,7 @@ async fn end_all(app: &Arc<App>, due: Vec<KeyName>) {
     while ending.next().await.is_some() {}
 }
 
-async fn end(app: &Arc<App>, key: &KeyName) -> Result<(), CommitError<()>> {
+async fn end(app: &Arc<App>, key: &KeyName) -> Result<(), Refused> {
     if !app.lapse(key).await? {
         // Renewed just then, or ended by a write of unknown outcome: the table did not know.
         app.records.adopt(key).await?;
@@ -85,6 +85,20 @@ pub(crate) async fn sweep(app: Arc<App>, every: Duration) {
                 Some((last, _)) => after = Some(Arc::clone(last)),
                 None => break,
             }
+        }
+    }
+}
+
+/// Finishes and forgets transactions: once at start, then every so often.
+pub(crate) async fn tidy_txns(app: Arc<App>, every: Duration, retention: Span) {
+    loop {
+        match app.tidy_txns(retention).await {
+            Ok(0) => {}
+            Ok(forgotten) => tracing::debug!(forgotten, "old transactions removed"),
+            Err(error) => tracing::warn!(%error, "transactions could not be looked through"),
+        }
+        if !pause(&app, every).await {
+            return;
         }
     }
 }

@@ -2,6 +2,8 @@
 //! and lets the consequences follow once the write is durable. It does not know what a lease is
 //! for; core does.
 
+mod many;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockd_core::fence::{Fence, FenceFacts};
+use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
 use lockd_core::record::{Decided, Effect, KeyRecord, Staged};
 use lockd_core::time::Now;
 use lockd_store::{Expect, Name, Op, Store, StoreError, Stored, Write, codec};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::app::event::EventHub;
 use crate::app::live::LiveTable;
@@ -22,10 +25,16 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 
+use many::{Batch, Changed};
+pub(crate) use many::{NotJoined, NotSettled, TXN_PREFIX, decode_txn};
+
 /// How often a race for one record may be lost before the caller is told to come back.
 const ATTEMPTS_MAX: usize = 32;
 /// Writers of one key take turns; different keys rarely share a turn.
 const TURNS: usize = 16 * 1024;
+
+/// How often several keys are read until nothing changed in between.
+const READ_ROUNDS_MAX: usize = 16;
 
 /// How often a store that failed is asked what became of a write.
 const FIND_OUT_EVERY: Duration = Duration::from_millis(100);
@@ -107,16 +116,44 @@ impl Records {
     }
 
     /// The record of a key as it is durable now.
-    pub(crate) async fn load(&self, key: &KeyName) -> Result<KeyRecord, StoreError> {
-        Ok(self.load_stored(key).await?.record)
+    pub(crate) async fn load(self: &Arc<Self>, key: &KeyName) -> Result<KeyRecord, StoreError> {
+        if self.is_atomic() {
+            return Ok(self.load_stored(key).await?.record);
+        }
+        let _turn = self.turn(key).lock().await;
+        Ok(self.load_settled(key).await?.record)
     }
 
-    /// Several records as of one moment.
-    pub(crate) async fn load_many(&self, keys: &[KeyName]) -> Result<Vec<KeyRecord>, StoreError> {
-        let names: Vec<Name> = keys.iter().map(record_name).collect();
-        let stored = self.store.load_many(&names).await?;
-        let records = keys.iter().zip(stored);
-        records.map(|(key, stored)| self.decode(key, stored.as_ref())).collect()
+    /// Several records as of one moment; `Conflict` when they change too fast for that.
+    pub(crate) async fn load_many(
+        self: &Arc<Self>,
+        keys: &[KeyName],
+    ) -> Result<Vec<KeyRecord>, StoreError> {
+        if self.is_atomic() && self.store.abilities().snapshot {
+            let names: Vec<Name> = keys.iter().map(record_name).collect();
+            let stored = self.store.load_many(&names).await?;
+            let records = keys.iter().zip(stored);
+            return records.map(|(key, stored)| self.decode(key, stored.as_ref())).collect();
+        }
+        let mut before = self.load_each(keys).await?;
+        for _ in 0..READ_ROUNDS_MAX {
+            let now = self.load_each(keys).await?;
+            let revision = |loaded: &Loaded| loaded.stored.as_ref().map(|stored| stored.revision);
+            if before.iter().map(revision).eq(now.iter().map(revision)) {
+                return Ok(now.into_iter().map(|loaded| loaded.record).collect());
+            }
+            before = now;
+        }
+        Err(StoreError::Conflict)
+    }
+
+    async fn load_each(self: &Arc<Self>, keys: &[KeyName]) -> Result<Vec<Loaded>, StoreError> {
+        let mut records = Vec::with_capacity(keys.len());
+        for key in keys {
+            let _turn = self.turn(key).lock().await;
+            records.push(self.load_settled(key).await?);
+        }
+        Ok(records)
     }
 
     /// Reads a record that a scan has found.
@@ -152,29 +189,23 @@ impl Records {
     ) -> Result<A, CommitError<R>> {
         let _turn = self.turn(key).lock().await;
         for _ in 0..ATTEMPTS_MAX {
-            let Loaded { stored, record } = self.load_stored(key).await?;
-            let (facts, mut ops) = self.facts(key, &record, fences).await?;
-            let decided =
+            let Loaded { stored, record } = self.load_settled(key).await?;
+            let staged = record.staged.iter().flat_map(staged_fences);
+            let (facts, checks) =
+                self.fence_facts([(key, &record)].into_iter(), fences.iter().chain(staged)).await?;
+            let Decided { record: next, answer, effects } =
                 decide(&record, &facts, self.clock.now()).map_err(CommitError::Refused)?;
-            let Some(next) = decided.record else { return Ok(decided.answer) };
-            let expect = Expect::unchanged(stored.as_ref());
-            let bytes = codec::encode(&next, self.clock.timeline().boot);
-            ops.push(Op { name: record_name(key), expect, write: Write::Put(bytes) });
-            ops.extend(index_op(key, &record, &next));
-            match self.store.commit(ops).await {
-                Ok(_) => {
-                    self.follow(key, &next, &decided.effects);
-                    return Ok(decided.answer);
-                }
+            if next.is_none() {
+                return Ok(answer);
+            }
+            let decided = Decided { record: next, answer: (), effects };
+            let changed = Changed { key: key.clone(), stored, before: record, decided };
+            match self.write(Batch::of(checks, changed)).await {
+                Ok(()) => return Ok(answer),
                 Err(StoreError::Conflict) => {
                     self.metrics.store_conflicts.inc();
                 }
-                Err(error) => {
-                    if matches!(error, StoreError::Unknown(_)) {
-                        self.find_out(key.clone());
-                    }
-                    return Err(error.into());
-                }
+                Err(error) => return Err(error.into()),
             };
         }
         Err(CommitError::Contended)
@@ -182,23 +213,21 @@ impl Records {
 
     /// The tokens of the keys that the command or the staged data speak about, and the checks
     /// that hold them still until the commit.
-    async fn facts(
+    async fn fence_facts<'a>(
         &self,
-        key: &KeyName,
-        record: &KeyRecord,
-        fences: &[KeyName],
+        own: impl Iterator<Item = (&'a KeyName, &'a KeyRecord)> + Clone,
+        fences: impl Iterator<Item = &'a KeyName>,
     ) -> Result<(FenceFacts, Vec<Op>), StoreError> {
-        let staged = record.staged.iter().flat_map(staged_fences);
-        let mut keys: Vec<&KeyName> = fences.iter().chain(staged).collect();
+        let mut keys: Vec<&KeyName> = fences.collect();
         if keys.is_empty() {
-            return Ok((FenceFacts::default(), Vec::with_capacity(2)));
+            return Ok((FenceFacts::default(), Vec::new()));
         }
         keys.sort();
         keys.dedup();
         let mut facts = Vec::with_capacity(keys.len());
-        let mut checks = Vec::with_capacity(keys.len() + 2);
+        let mut checks = Vec::with_capacity(keys.len());
         for other in keys {
-            if other == key {
+            if let Some((_, record)) = own.clone().find(|(key, _)| *key == other) {
                 facts.push((other.clone(), record.fence));
                 continue;
             }
@@ -252,16 +281,18 @@ impl Records {
     }
 
     /// Takes over what the store says about who holds a key.
-    pub(crate) async fn adopt(&self, key: &KeyName) -> Result<(), StoreError> {
+    pub(crate) async fn adopt(self: &Arc<Self>, key: &KeyName) -> Result<(), StoreError> {
         let _turn = self.turn(key).lock().await;
-        let Loaded { stored, record } = self.load_stored(key).await?;
+        let Loaded { stored, record } = self.load_settled(key).await?;
         self.live.follow(key, &record);
         if record.lease.is_none() {
             // A restored store has index entries of leases that the restore has ended.
             let expect = Expect::unchanged(stored.as_ref());
             let check = Op { name: record_name(key), expect, write: Write::Check };
             let entry = Op { name: index_name(key), expect: Expect::Any, write: Write::Delete };
-            self.store.commit(vec![check, entry]).await?;
+            // Without both at one moment, the key's turn keeps others from granting it meanwhile.
+            let ops = if self.is_atomic() { vec![check, entry] } else { vec![entry] };
+            self.store.commit(ops).await?;
         } else if let Some(stored) = stored {
             self.anchor(key, &record, &stored).await?;
         }
@@ -296,16 +327,40 @@ impl Records {
     }
 
     fn turn(&self, key: &KeyName) -> &Mutex<()> {
+        self.turn_at(self.turn_of(key))
+    }
+
+    /// The turns of several keys and of a transaction, always in the same order.
+    async fn turns<'a>(
+        &self,
+        txn: Option<TxnId>,
+        keys: impl IntoIterator<Item = &'a KeyName>,
+    ) -> Vec<MutexGuard<'_, ()>> {
+        let mut turns: Vec<usize> = keys.into_iter().map(|key| self.turn_of(key)).collect();
+        turns.extend(txn.map(|txn| self.turn_of(&txn)));
+        turns.sort_unstable();
+        turns.dedup();
+        let mut taken = Vec::with_capacity(turns.len());
+        for turn in turns {
+            taken.push(self.turn_at(turn).lock().await);
+        }
+        taken
+    }
+
+    fn turn_of(&self, name: &impl Hash) -> usize {
         let mut hasher = DefaultHasher::new();
-        (self.secret, key).hash(&mut hasher);
-        let index = usize::try_from(hasher.finish()).unwrap_or(usize::MAX) % TURNS;
+        (self.secret, name).hash(&mut hasher);
+        usize::try_from(hasher.finish()).unwrap_or(usize::MAX) % TURNS
+    }
+
+    fn turn_at(&self, index: usize) -> &Mutex<()> {
         #[expect(clippy::indexing_slicing, reason = "the index was taken modulo the length")]
         &self.turns[index]
     }
 
     /// Reads what must be known before the first request: the floor of the tokens, and who holds
     /// what. Costs as much as there are leases, not keys.
-    pub(crate) async fn recover(&self) -> Result<usize, StoreError> {
+    pub(crate) async fn recover(self: &Arc<Self>) -> Result<usize, StoreError> {
         self.read_or_make_floor().await?;
         let mut after: Option<Name> = None;
         loop {

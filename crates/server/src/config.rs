@@ -56,6 +56,7 @@ pub const SETTINGS: &[Setting] = &[
         "Memory for records at rest in the embedded store; auto: a quarter of it, at most 512MiB",
     ),
     value("sweeper-interval", "5m", "How often the lease index is looked through"),
+    value("tc-decision-retention", "24h", "How long a decided transaction is remembered"),
     value("gc-temps-interval", "10m", "How often unused blobs are collected"),
     value("drain-grace", "10s", "How long holders may finish when the server stops"),
     value("shutdown-timeout", "10s", "How long stopping may take after that"),
@@ -99,6 +100,7 @@ pub struct Settings {
     /// Nothing: as the machine's memory allows.
     pub store_cache: Option<u64>,
     pub sweeper_interval: Duration,
+    pub decision_retention: Duration,
     pub gc_temps_interval: Duration,
     pub drain_grace: Duration,
     pub shutdown_timeout: Duration,

@@ -15,6 +15,7 @@ mod request;
 pub(crate) mod router;
 mod state;
 mod system;
+mod txn;
 mod watch;
 
 pub(crate) use router::Api;

@@ -1,7 +1,5 @@
 //! The only place of the server that draws randomness. Lease ids carry 96 random bits; a
-//! transaction id says when and where it was minted, like every xid.
-
-use std::sync::atomic::{AtomicU32, Ordering};
+//! transaction id says when it was minted, like every xid, and carries 64.
 
 use lockd_core::ids::{LeaseId, TxnId, xid_text};
 use lockd_core::time::UnixMillis;
@@ -13,8 +11,6 @@ use rand::{Rng, SeedableRng};
 #[derive(Debug)]
 pub struct Ids {
     rng: Mutex<StdRng>,
-    machine: [u8; 5],
-    counter: AtomicU32,
 }
 
 impl Ids {
@@ -30,11 +26,8 @@ impl Ids {
         Self::from_rng(StdRng::seed_from_u64(seed))
     }
 
-    fn from_rng(mut rng: StdRng) -> Self {
-        let mut machine = [0; 5];
-        rng.fill_bytes(&mut machine);
-        let counter = AtomicU32::new(rng.next_u32());
-        Self { rng: Mutex::new(rng), machine, counter }
+    fn from_rng(rng: StdRng) -> Self {
+        Self { rng: Mutex::new(rng) }
     }
 
     #[must_use]
@@ -42,16 +35,16 @@ impl Ids {
         LeaseId::new(&xid_text(self.bytes()))
     }
 
-    /// Seconds, five bytes that name this server, a counter.
+    /// Seconds, then 64 random bits: who knows the id may join the transaction.
     #[must_use]
     #[expect(clippy::expect_used, reason = "xid_text writes nothing but the alphabet it reads")]
     pub fn txn_id(&self, wall: UnixMillis) -> TxnId {
-        let seconds = (wall.0 / 1_000).to_be_bytes();
-        let count = self.counter.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-        let [_, _, _, _, s0, s1, s2, s3] = seconds;
-        let [m0, m1, m2, m3, m4] = self.machine;
-        let [_, c0, c1, c2] = count;
-        let text = xid_text([s0, s1, s2, s3, m0, m1, m2, m3, m4, c0, c1, c2]);
+        let [_, _, _, _, seconds @ ..] = (wall.0 / 1_000).to_be_bytes();
+        let mut bytes: [u8; 12] = self.bytes();
+        if let Some(first) = bytes.first_chunk_mut() {
+            *first = seconds;
+        }
+        let text = xid_text(bytes);
         TxnId::parse(&text).expect("an xid")
     }
 

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockd_core::fence::Fence;
 use lockd_core::key::KeyName;
+use lockd_core::lease::{self, InTxn};
 use lockd_core::record::{Change, Content, End, KeyRecord, State};
 use lockd_core::time::{BootId, Now, Tick, Timeline, UnixMillis};
+use lockd_core::txn::{self, Outcome, Why};
 use lockd_store::embedded::{self, BackupError, Problem, Report, RestoreSummary};
 use lockd_store::{EmbeddedOptions, EmbeddedStore, Name, OpenError, Store, StoreError, codec};
 use serde_json::{Value, json};
 
-use crate::commit::{FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, read_floor, record_name};
+use crate::commit::{FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, TXN_PREFIX, read_floor, record_name};
 
 /// Far more grants than a key can see between a backup and its restore.
 const TOKENS_SKIPPED: u64 = 1 << 32;
@@ -78,9 +80,17 @@ fn raise_tokens(name: &str, bytes: Bytes, now: UnixMillis) -> Result<Bytes, Stri
     let mut record = codec::decode(&bytes, &NO_TIME).map_err(|error| error.to_string())?;
     // The holder knows nothing of the restore: what it holds is worth nothing any more.
     let later = Now { tick: Tick(u64::MAX), wall: UnixMillis(0) };
-    if let Some(lapsed) = lockd_core::lease::lapse(&record, later).and_then(|lapsed| lapsed.record)
-    {
-        record = lapsed;
+    let ended = match lease::lapse(&record, later) {
+        Ok(ended) => ended,
+        // A transaction is over as a whole: each of its keys ends like this one.
+        Err(InTxn(txn)) => {
+            let key = name.strip_prefix(KEY_PREFIX).unwrap_or_default();
+            let key = KeyName::parse_full(key).map_err(|error| error.to_string())?;
+            txn::apply(&key, &record, txn, &Outcome::Rollback(Why::Lapsed), later)
+        }
+    };
+    if let Some(ended) = ended.and_then(|ended| ended.record) {
+        record = ended;
     }
     record.fence = Fence(raised(record.fence.0));
     Ok(codec::encode(&record, NO_TIME.boot))
@@ -115,6 +125,10 @@ fn verify(name: &str, bytes: &[u8], named: &mut Vec<(KeyName, Arc<str>)>) -> Res
         named.extend(record.blobs().map(|blob| (key.clone(), Arc::clone(blob))));
         return Ok(());
     }
+    if name.starts_with(TXN_PREFIX) {
+        let record = codec::decode_txn(&Bytes::copy_from_slice(bytes));
+        return record.map(drop).map_err(|error| error.to_string());
+    }
     if name == FLOOR_NAME {
         return read_floor(bytes).map(drop).map_err(|error| error.to_string());
     }
@@ -144,7 +158,7 @@ fn record_json(key: &KeyName, record: &KeyRecord, revision: u64) -> Value {
     let lease = record.lease.as_ref().map(|lease| {
         json!({
             "owner": lease.owner,
-            "txn_explicit": lease.explicit,
+            "txn_explicit": lease.recorded,
             "ttl_ms": lease.ttl.0,
             "granted_at_unix_ms": lease.granted_at.0,
             "expires_at_unix_ms": lease.expires.wall.0,

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockd_core::record::End;
+use lockd_core::txn::{self, Why};
 use lockd_store::Observer;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -104,6 +105,11 @@ struct EndLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DecisionLabel {
+    decision: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResourceLabel {
     resource: &'static str,
 }
@@ -122,6 +128,7 @@ pub struct Metrics {
     durations: Vec<Histogram>,
     pub(crate) leases_granted: Counter,
     ended: Family<EndLabel, Counter>,
+    txns: TxnMetrics,
     fence_rejections: Family<ResourceLabel, Counter>,
     pub(crate) handoff: Histogram,
     pub(crate) store_conflicts: Counter,
@@ -133,6 +140,19 @@ pub struct Metrics {
     store_bytes: Gauge,
     store_reopened: Gauge,
     pub(crate) tls: TlsMetrics,
+}
+
+/// What transactions measure.
+#[derive(Debug, Default)]
+struct TxnMetrics {
+    decided: Family<DecisionLabel, Counter>,
+}
+
+impl TxnMetrics {
+    fn register(&self, r: &mut Registry) {
+        let help = "Transactions over several keys that were decided, by how";
+        r.register("transactions_decided", help, self.decided.clone());
+    }
 }
 
 /// What mutual TLS measures.
@@ -231,8 +251,9 @@ impl Metrics {
             "Times the store failed and came back",
             store_reopened.clone(),
         );
-        let tls = TlsMetrics::default();
+        let (tls, txns) = (TlsMetrics::default(), TxnMetrics::default());
         tls.register(r);
+        txns.register(r);
         let version = vec![("version", env!("CARGO_PKG_VERSION"))];
         r.register("build", "This program", Info::new(version));
 
@@ -248,6 +269,7 @@ impl Metrics {
             registry,
             leases_granted: granted,
             ended,
+            txns,
             fence_rejections,
             handoff,
             store_conflicts: conflicts,
@@ -280,6 +302,16 @@ impl Metrics {
             End::Revoked { .. } => "revoked",
         };
         self.ended.get_or_create(&EndLabel { how }).inc();
+    }
+
+    pub(crate) fn txn_decided(&self, outcome: &txn::Outcome) {
+        let decision = match outcome {
+            txn::Outcome::Commit => "commit",
+            txn::Outcome::Rollback(Why::Asked) => "rollback",
+            txn::Outcome::Rollback(Why::Lapsed) => "expired",
+            txn::Outcome::Rollback(Why::Revoked { .. }) => "revoked",
+        };
+        self.txns.decided.get_or_create(&DecisionLabel { decision }).inc();
     }
 
     /// A write came too late: on its own key, or on another by a fence condition.

@@ -111,6 +111,9 @@ impl Server {
         let collecting = settings.gc_temps_interval;
         tasks.spawn("reap", background::reap(Arc::clone(&app)));
         tasks.spawn("sweep", background::sweep(Arc::clone(&app), settings.sweeper_interval));
+        let retention = span(settings.decision_retention);
+        let tidying = background::tidy_txns(Arc::clone(&app), settings.sweeper_interval, retention);
+        tasks.spawn("transactions", tidying);
         tasks.spawn("collect", background::collect(Arc::clone(&app), collecting));
         if let Some(identity) = &identity {
             tasks.spawn("identity", identity::keep_up(Arc::clone(identity), tasks.stopping()));
@@ -261,8 +264,11 @@ async fn open_store(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Opene
     Ok((Arc::clone(&store) as _, Some(store)))
 }
 
+fn span(duration: Duration) -> Span {
+    Span(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
 fn limits(settings: &Settings) -> Limits {
-    let span = |duration: Duration| Span(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
     Limits {
         default_namespace: settings.default_namespace.clone(),
         default_ttl: span(settings.default_ttl),

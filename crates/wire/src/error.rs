@@ -50,6 +50,12 @@ codes! {
     InvalidFencingToken = "invalid_fencing_token",
     InvalidTtl = "invalid_ttl",
     InvalidTxn = "invalid_txn",
+    MissingTxnId = "missing_txn_id",
+    InvalidTxnId = "invalid_txn_id",
+    /// The state of a transaction is pending, commit or rollback.
+    InvalidState = "invalid_state",
+    /// A coordinator has spoken about this transaction; its term is missing.
+    TcTermRequired = "tc_term_required",
     InvalidVersion = "invalid_version",
     InvalidExpectedBytes = "invalid_expected_bytes",
     InvalidExpectedSha256 = "invalid_expected_sha256",
@@ -93,6 +99,13 @@ codes! {
     EtagMismatch = "etag_mismatch",
     TxnMismatch = "txn_mismatch",
     TxnConflict = "txn_conflict",
+    TxnNotFound = "txn_not_found",
+    /// The transaction is not decided.
+    TxnPending = "txn_pending",
+    /// The participant is on another store.
+    TxnBackendMismatch = "txn_backend_mismatch",
+    /// A newer coordinator has spoken about this transaction.
+    TcTermStale = "tc_term_stale",
     ExpectedBytesMismatch = "expected_bytes_mismatch",
     ExpectedSha256Mismatch = "expected_sha256_mismatch",
     /// Lost too many races for the same record.

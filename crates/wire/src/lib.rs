@@ -7,6 +7,7 @@ pub mod header;
 pub mod lease;
 pub mod path;
 pub mod state;
+pub mod txn;
 pub mod watch;
 
 pub use error::{ErrorBody, ErrorCode};

@@ -35,6 +35,9 @@ pub const TXN_DECIDE: &str = "/v1/txn/decide";
 pub const TXN_COMMIT: &str = "/v1/txn/commit";
 pub const TXN_ROLLBACK: &str = "/v1/txn/rollback";
 pub const TXN_REPLAY: &str = "/v1/txn/replay";
+pub const TXNS: &str = "/v1/txns";
+/// Ends in the id of a transaction.
+pub const TXN: &str = "/v1/txns/{id}";
 pub const OPENAPI: &str = "/v1/openapi.json";
 pub const HEALTHZ: &str = "/healthz";
 pub const READYZ: &str = "/readyz";
@@ -77,6 +80,8 @@ pub const ALL: &[&str] = &[
     TXN_COMMIT,
     TXN_ROLLBACK,
     TXN_REPLAY,
+    TXNS,
+    TXN,
     OPENAPI,
     HEALTHZ,
     READYZ,

@@ -216,7 +216,11 @@ impl Class {
             C::LeaseRequired | C::LeaseExpired | C::Revoked | C::FencingMismatch => Self::LeaseLost,
             C::VersionConflict | C::EtagMismatch => Self::Conflict,
             C::FenceFailed => Self::FenceFailed,
-            C::TxnMismatch | C::TxnConflict => Self::TxnConflict,
+            C::TxnMismatch
+            | C::TxnConflict
+            | C::TxnPending
+            | C::TxnBackendMismatch
+            | C::TcTermStale => Self::TxnConflict,
             C::DocumentTooLarge | C::BodyTooLarge | C::HeadersTooLarge => Self::TooLarge,
             C::InvalidBody
             | C::InvalidNamespace
@@ -231,6 +235,11 @@ impl Class {
             | C::InvalidFencingToken
             | C::InvalidTtl
             | C::InvalidTxn
+            | C::MissingTxnId
+            | C::InvalidTxnId
+            | C::InvalidState
+            | C::TcTermRequired
+            | C::TxnNotFound
             | C::InvalidVersion
             | C::InvalidExpectedBytes
             | C::InvalidExpectedSha256

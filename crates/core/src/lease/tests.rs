@@ -22,7 +22,7 @@ fn ask(id: &str) -> Acquire {
         new_id: LeaseId::new(id),
         owner: "worker".into(),
         txn: TxnId::parse("00000000000000000000").unwrap(),
-        explicit: false,
+        recorded: false,
         ttl: Span(10_000),
         if_not_exists: false,
         stamp: None,
@@ -188,9 +188,9 @@ fn a_late_release_is_true_only_if_nothing_was_lost() {
     // What was told is written down: the lease is over for good.
     let ended = stored(release(&held(), &ask, &facts, at(10_000)).unwrap());
     assert!(ended.lease.is_none());
-    let lapsed = stored(lapse(&lost, at(10_000)).unwrap());
+    let lapsed = stored(lapse(&lost, at(10_000)).unwrap().unwrap());
     assert_eq!(release(&lapsed, &ask, &facts, at(10_001)).unwrap_err(), expired);
-    let lapsed = stored(lapse(&held(), at(10_000)).unwrap());
+    let lapsed = stored(lapse(&held(), at(10_000)).unwrap().unwrap());
     assert!(release(&lapsed, &ask, &facts, at(10_001)).is_ok());
 }
 
@@ -210,19 +210,19 @@ fn a_release_with_a_broken_fence_condition_changes_nothing() {
 
 #[test]
 fn revoking_grows_the_token_and_tells_the_holder() {
-    let revoked = revoke(&with_staged(held()), "stuck", at(5)).unwrap();
+    let revoked = revoke(&with_staged(held()), "stuck", at(5)).unwrap().unwrap();
     assert_eq!(drops(&revoked.effects), 1);
     let record = stored(revoked);
     assert_eq!((record.fence, record.version), (Fence(2), Version(0)));
     let told = ProofRefused::Revoked { reason: "stuck".into() };
     assert_eq!(check(&record, &proof("a", 1), at(6)).unwrap_err(), told);
-    assert!(revoke(&record, "again", at(7)).is_none());
+    assert!(revoke(&record, "again", at(7)).unwrap().is_none());
 }
 
 #[test]
 fn only_leases_that_ran_out_lapse() {
-    assert!(lapse(&held(), at(9_999)).is_none());
-    let record = stored(lapse(&held(), at(10_000)).unwrap());
+    assert!(lapse(&held(), at(9_999)).unwrap().is_none());
+    let record = stored(lapse(&held(), at(10_000)).unwrap().unwrap());
     assert!(record.lease.is_none());
-    assert!(lapse(&record, at(10_001)).is_none());
+    assert!(lapse(&record, at(10_001)).unwrap().is_none());
 }

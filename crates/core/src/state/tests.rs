@@ -18,7 +18,7 @@ fn held() -> KeyRecord {
         new_id: LeaseId::new("a"),
         owner: "worker".into(),
         txn: TxnId::parse("00000000000000000000").unwrap(),
-        explicit: false,
+        recorded: false,
         ttl: Span(10_000),
         if_not_exists: false,
         stamp: None,
@@ -49,6 +49,7 @@ fn write(change: Change, then: Then) -> Stage {
         hidden: None,
         fences: Vec::new(),
         then,
+        alone: false,
         stamp: None,
     }
 }

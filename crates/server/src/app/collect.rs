@@ -2,19 +2,20 @@
 //! clock decides: a blob goes only when its key's record does not name it and the lease under
 //! which it was uploaded is over there, so that nobody can install it any more.
 
+use std::sync::Arc;
+
 use lockd_core::key::KeyName;
 use lockd_core::record::KeyRecord;
 use lockd_store::StoreError;
 
-use super::App;
 use super::document::parse_blob_name;
-use crate::commit::CommitError;
+use super::{App, Refused};
 
 const PAGE: usize = 256;
 
 impl App {
     /// Looks at every blob once; how many were removed.
-    pub(crate) async fn collect(&self) -> Result<usize, StoreError> {
+    pub(crate) async fn collect(self: &Arc<Self>) -> Result<usize, StoreError> {
         let mut removed = 0;
         let mut after: Option<String> = None;
         loop {
@@ -35,7 +36,7 @@ impl App {
         }
     }
 
-    async fn is_garbage(&self, name: &str) -> Result<bool, StoreError> {
+    async fn is_garbage(self: &Arc<Self>, name: &str) -> Result<bool, StoreError> {
         // A name of another shape is not ours to judge.
         let Some((key, token)) = parse_blob_name(name) else { return Ok(false) };
         let record = self.ended_if_over(&key).await?;
@@ -45,13 +46,11 @@ impl App {
     }
 
     /// The record, after a lease whose time is over was ended in it.
-    async fn ended_if_over(&self, key: &KeyName) -> Result<KeyRecord, StoreError> {
+    async fn ended_if_over(self: &Arc<Self>, key: &KeyName) -> Result<KeyRecord, StoreError> {
         match self.lapse(key).await {
             Ok(_) => self.records.load(key).await,
-            Err(CommitError::Store(error)) => Err(error),
-            Err(CommitError::Contended | CommitError::Refused(())) => {
-                Err(StoreError::Unavailable("the record is contended".into()))
-            }
+            Err(Refused::Store(error)) => Err(error),
+            Err(refused) => Err(StoreError::Unavailable(refused.to_string())),
         }
     }
 }

@@ -7,13 +7,16 @@ use lockd_core::answer::{Stamp, StampReused};
 use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
-use lockd_core::lease::{self, Acquire, AcquireRefused, Proof, ProofRefused, Release};
+use lockd_core::lease::{
+    self, Acquire, AcquireRefused, InTxn, Proof, ProofRefused, Release, ReleaseRefused,
+};
 use lockd_core::record::{Decided, Etag, KeyRecord, Lease, Version};
 use lockd_core::time::{Deadline, Now, Span, Tick};
 
-use super::wait::{JoinRefused, Turn, Waiting};
-use super::{App, Refused};
-use crate::commit::CommitError;
+use super::txn::LOOKS_MAX;
+use super::wait::{Arrival, JoinRefused, Turn, Waiting};
+use super::{App, Refused, TxnRefused};
+use crate::commit::{CommitError, NotJoined};
 use crate::tasks::Complete;
 
 /// How long an acquire may wait.
@@ -61,6 +64,18 @@ enum Attempt {
     Held(Held),
 }
 
+/// Version and document of a key when it was looked at.
+type Seen = (Version, Option<Etag>);
+
+enum NotGranted {
+    /// The key's own record says no.
+    Key(AcquireRefused, Seen),
+    Other(Refused),
+}
+
+const TXN_OVER: Refused =
+    Refused::Txn(TxnRefused::Conflict("the lease that began this transaction is over"));
+
 /// What an attempt may bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Only {
@@ -69,10 +84,6 @@ enum Only {
     /// Nothing but the lease that the same request got before.
     Again,
 }
-
-const ONE_KEY_PER_TXN: Refused = Refused::TxnConflict(
-    "this transaction holds another key, and transactions over several keys are not available yet",
-);
 
 fn granted_again(
     record: &KeyRecord,
@@ -92,10 +103,6 @@ impl App {
     /// who does not wait never overtakes those who do.
     pub(crate) async fn acquire(self: &Arc<Self>, ask: AcquireAsk) -> Result<Grant, Refused> {
         self.refuse_draining()?;
-        let _claim = match &ask.txn {
-            Some(txn) => Some(self.records.live.claim(*txn, &ask.key).ok_or(ONE_KEY_PER_TXN)?),
-            None => None,
-        };
         let held = if self.records.lines.has(&ask.key) {
             // A repeated request may hold the key already; a new one stands behind the others.
             match ask.stamp {
@@ -114,10 +121,13 @@ impl App {
             Block::Forever => None,
             Block::AtMost(span) => Some(self.clock().now().tick.plus(span)),
         };
-        let lines = &self.records.lines;
-        let waiting = lines.join(&ask.key, ask.stamp).map_err(|refused| match refused {
+        let records = &self.records;
+        let holder = |key: &KeyName| records.live.txn_of(key);
+        let arrival = Arrival { stamp: ask.stamp, txn: ask.txn, holder: &holder };
+        let waiting = records.lines.join(&ask.key, &arrival).map_err(|refused| match refused {
             JoinRefused::Full => Refused::WaitersFull,
             JoinRefused::Reused => Refused::Reused(StampReused),
+            JoinRefused::Deadlock => Refused::Deadlock,
         })?;
         Box::pin(self.wait(ask, waiting, held, until)).await
     }
@@ -178,42 +188,84 @@ impl App {
             new_id: self.ids.lease_id(),
             owner: ask.owner.clone(),
             txn: ask.txn.unwrap_or_else(|| self.ids.txn_id(now.wall)),
-            explicit: ask.txn.is_some(),
+            recorded: ask.txn.is_some(),
             ttl: ask.ttl,
             if_not_exists: ask.if_not_exists,
             stamp: ask.stamp,
         };
-        let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| {
+        for _ in 0..LOOKS_MAX {
+            match self.grant(ask, &command, only).await {
+                Ok((lease, token, (version, etag))) => {
+                    let undelivered = Undelivered::new(self, ask, &lease, token);
+                    let key = ask.key.clone();
+                    let grant = Grant { key, lease, token, version, etag, undelivered };
+                    return Ok(Attempt::Granted(grant));
+                }
+                Err(NotGranted::Key(AcquireRefused::Held { until }, (version, etag))) => {
+                    return Ok(Attempt::Held(Held { until, version, etag }));
+                }
+                // Its holder's time is over, but not its transaction.
+                Err(NotGranted::Key(AcquireRefused::InTxn(InTxn(txn)), _)) => {
+                    self.resolve(&ask.key, txn).await.inspect_err(|_| self.wake(&ask.key))?;
+                }
+                Err(NotGranted::Key(AcquireRefused::Exists, _)) => {
+                    self.wake(&ask.key);
+                    return Err(Refused::Exists);
+                }
+                Err(NotGranted::Key(AcquireRefused::Reused(reused), _)) => {
+                    self.wake(&ask.key);
+                    return Err(reused.into());
+                }
+                Err(NotGranted::Other(refused)) => {
+                    self.wake(&ask.key);
+                    return Err(refused);
+                }
+            }
+        }
+        self.wake(&ask.key);
+        Err(Refused::Contended)
+    }
+
+    /// The key may be free all the same: the next in line must not wait in vain.
+    fn wake(&self, key: &KeyName) {
+        self.records.lines.wake(key);
+    }
+
+    async fn grant(
+        self: &Arc<Self>,
+        ask: &AcquireAsk,
+        command: &Acquire,
+        only: Only,
+    ) -> Result<(Lease, Fence, Seen), NotGranted> {
+        let decide = |record: &KeyRecord, now: Now| {
             let seen = (record.version, record.state.as_ref().map(|state| state.etag));
             let decided = match only {
-                Only::New => lease::acquire(record, &command, now),
+                Only::New => lease::acquire(record, command, now),
                 Only::Again => granted_again(record, ask.stamp, now),
             };
             let decided = decided.map_err(|refused| (refused, seen))?;
             let token = decided.record.as_ref().map_or(record.fence, |next| next.fence);
             Ok(decided.map(|lease| (lease, token, seen)))
         };
-        match self.records.commit(&ask.key, &[], decide).await {
-            Ok((lease, token, (version, etag))) => {
-                let undelivered = Undelivered::new(self, ask, &lease, token);
-                let key = ask.key.clone();
-                Ok(Attempt::Granted(Grant { key, lease, token, version, etag, undelivered }))
+        let Some(txn) = ask.txn else {
+            let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| decide(record, now);
+            let granted = self.records.commit(&ask.key, &[], decide).await;
+            return granted.map_err(|error| match error {
+                CommitError::Refused((refused, seen)) => NotGranted::Key(refused, seen),
+                CommitError::Store(error) => NotGranted::Other(Refused::Store(error)),
+                CommitError::Contended => NotGranted::Other(Refused::Contended),
+            });
+        };
+        let granted = self.records.commit_joined(&ask.key, txn, ask.ttl, decide).await;
+        granted.map_err(|error| match error {
+            CommitError::Refused(NotJoined::Refused((refused, seen))) => {
+                NotGranted::Key(refused, seen)
             }
-            Err(CommitError::Refused((AcquireRefused::Held { until }, (version, etag)))) => {
-                Ok(Attempt::Held(Held { until, version, etag }))
-            }
-            Err(error) => {
-                // The key may be free all the same: the next in line must not wait in vain.
-                self.records.lines.wake(&ask.key);
-                Err(match error {
-                    CommitError::Refused((AcquireRefused::Exists, _)) => Refused::Exists,
-                    CommitError::Refused((AcquireRefused::Reused(reused), _)) => reused.into(),
-                    CommitError::Refused((AcquireRefused::Held { .. }, _)) => Refused::Contended,
-                    CommitError::Store(error) => Refused::Store(error),
-                    CommitError::Contended => Refused::Contended,
-                })
-            }
-        }
+            CommitError::Refused(NotJoined::Txn(refused)) => NotGranted::Other(refused.into()),
+            CommitError::Refused(NotJoined::Over) => NotGranted::Other(TXN_OVER),
+            CommitError::Store(error) => NotGranted::Other(Refused::Store(error)),
+            CommitError::Contended => NotGranted::Other(Refused::Contended),
+        })
     }
 
     /// What is known about a key with a line, without asking the store.
@@ -269,13 +321,27 @@ impl App {
     ) -> Complete<Result<(), Refused>> {
         let app = Arc::clone(self);
         self.tasks.complete(async move {
-            let fences = keys_of(&ask.fences);
-            let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
-                lease::release(record, &ask, facts, now)
-            };
-            let outcome = app.records.commit(&key, &fences, decide).await;
-            app.counted(outcome.map_err(Refused::from))
+            let outcome = app.release_now(&key, &ask).await;
+            app.counted(outcome)
         })
+    }
+
+    async fn release_now(self: &Arc<Self>, key: &KeyName, ask: &Release) -> Result<(), Refused> {
+        let fences = keys_of(&ask.fences);
+        for _ in 0..LOOKS_MAX {
+            let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
+                lease::release(record, ask, facts, now)
+            };
+            match self.records.commit(key, &fences, decide).await {
+                Err(CommitError::Refused(ReleaseRefused::InTxn(InTxn(txn)))) => {
+                    if self.settle_release(key, txn, ask).await? {
+                        return Ok(());
+                    }
+                }
+                outcome => return outcome.map_err(Refused::from),
+            }
+        }
+        Err(Refused::Contended)
     }
 
     /// Takes a key from its holder by order of an operator.
@@ -286,36 +352,70 @@ impl App {
     ) -> Complete<Result<Revoked, Refused>> {
         let app = Arc::clone(self);
         self.tasks.complete(async move {
-            let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| {
-                let Some(decided) = lease::revoke(record, &reason, now) else {
-                    return Err(NotHeld(if record.stored { record.fence } else { Fence(0) }));
-                };
-                let token = decided.record.as_ref().map_or(record.fence, |next| next.fence);
-                Ok(decided.map(|lease| (lease.owner, token)))
-            };
-            match app.records.commit(&key, &[], decide).await {
-                Ok((owner, token)) => {
-                    tracing::warn!(
-                        target: "lockd::audit",
-                        %key, %owner, token = token.0, %reason, "lease revoked by an operator"
-                    );
-                    Ok(Revoked { owner: Some(owner), token })
-                }
-                Err(CommitError::Refused(NotHeld(token))) => Ok(Revoked { owner: None, token }),
-                Err(CommitError::Store(error)) => Err(Refused::Store(error)),
-                Err(CommitError::Contended) => Err(Refused::Contended),
+            let revoked = app.revoke_now(&key, &reason).await?;
+            if let Revoked { owner: Some(owner), token } = &revoked {
+                tracing::warn!(
+                    target: "lockd::audit",
+                    %key, %owner, token = token.0, %reason, "lease revoked by an operator"
+                );
             }
+            Ok(revoked)
         })
     }
 
+    async fn revoke_now(self: &Arc<Self>, key: &KeyName, reason: &str) -> Result<Revoked, Refused> {
+        for _ in 0..LOOKS_MAX {
+            let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| {
+                let held = record.live_lease(now).map(|lease| lease.owner.clone());
+                match lease::revoke(record, reason, now) {
+                    Ok(None) => {
+                        Err(NotRevoked::Free(if record.stored { record.fence } else { Fence(0) }))
+                    }
+                    Ok(Some(decided)) => {
+                        let token = decided.record.as_ref().map_or(record.fence, |next| next.fence);
+                        Ok(decided.map(|lease| (lease.owner, token)))
+                    }
+                    Err(InTxn(txn)) => {
+                        Err(NotRevoked::InTxn(txn, held.unwrap_or_default(), record.fence.next()))
+                    }
+                }
+            };
+            let (txn, owner, token) = match self.records.commit(key, &[], decide).await {
+                Ok((owner, token)) => return Ok(Revoked { owner: Some(owner), token }),
+                Err(CommitError::Refused(NotRevoked::Free(token))) => {
+                    return Ok(Revoked { owner: None, token });
+                }
+                Err(CommitError::Refused(NotRevoked::InTxn(txn, owner, token))) => {
+                    (txn, owner, token)
+                }
+                Err(CommitError::Store(error)) => return Err(Refused::Store(error)),
+                Err(CommitError::Contended) => return Err(Refused::Contended),
+            };
+            if self.settle_revoked(key, txn, reason).await? {
+                return Ok(Revoked { owner: Some(owner), token });
+            }
+        }
+        Err(Refused::Contended)
+    }
+
     /// Ends the lease of a key if its time is over; `false` when there is none to end.
-    pub(crate) async fn lapse(&self, key: &KeyName) -> Result<bool, CommitError<()>> {
-        let decide =
-            |record: &KeyRecord, _: &FenceFacts, now: Now| lease::lapse(record, now).ok_or(());
+    pub(crate) async fn lapse(self: &Arc<Self>, key: &KeyName) -> Result<bool, Refused> {
+        let decide = |record: &KeyRecord, _: &FenceFacts, now: Now| match lease::lapse(record, now)
+        {
+            Ok(Some(decided)) => Ok(decided),
+            Ok(None) => Err(None),
+            Err(InTxn(txn)) => Err(Some(txn)),
+        };
         match self.records.commit(key, &[], decide).await {
             Ok(()) => Ok(true),
-            Err(CommitError::Refused(())) => Ok(false),
-            Err(error @ (CommitError::Store(_) | CommitError::Contended)) => Err(error),
+            Err(CommitError::Refused(None)) => Ok(false),
+            Err(CommitError::Refused(Some(txn))) => {
+                self.resolve(key, txn).await?;
+                // Whether this key was reached is looked at again.
+                Ok(false)
+            }
+            Err(CommitError::Store(error)) => Err(Refused::Store(error)),
+            Err(CommitError::Contended) => Err(Refused::Contended),
         }
     }
 
@@ -342,8 +442,12 @@ pub(crate) struct Revoked {
     pub(crate) token: Fence,
 }
 
-/// Nobody holds the key, whose token is this.
-struct NotHeld(Fence);
+enum NotRevoked {
+    /// Nobody holds the key, whose token is this.
+    Free(Fence),
+    /// Its holder has it under a transaction; the token that it will have.
+    InTxn(TxnId, Box<str>, Fence),
+}
 
 pub(crate) fn keys_of(fences: &[FenceCondition]) -> Vec<KeyName> {
     fences.iter().map(|condition| condition.key.clone()).collect()

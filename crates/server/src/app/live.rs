@@ -34,9 +34,8 @@ pub(crate) struct LiveTable {
 struct Inner {
     by_key: BTreeMap<KeyName, Live>,
     by_lease: HashMap<LeaseId, KeyName>,
-    by_txn: HashMap<TxnId, KeyName>,
-    /// Transactions that are asking for a key, and how many requests do so.
-    claims: HashMap<TxnId, (KeyName, usize)>,
+    /// Transactions without a record, and the one key that each of them has.
+    alone: HashMap<TxnId, KeyName>,
     ended: VecDeque<LeaseId>,
     /// One timer for each lease. It may be earlier than the deadline, which is looked up then.
     deadlines: BTreeSet<(Tick, KeyName)>,
@@ -69,18 +68,14 @@ impl LiveTable {
         self.inner.lock().by_lease.get(lease).cloned()
     }
 
-    /// Claims a transaction for one key; `None` while it holds or claims another.
-    pub(crate) fn claim(&self, txn: TxnId, key: &KeyName) -> Option<Claim<'_>> {
-        let mut inner = self.inner.lock();
-        if inner.by_txn.get(&txn).is_some_and(|holder| holder != key) {
-            return None;
-        }
-        let (claimed, count) = inner.claims.entry(txn).or_insert_with(|| (key.clone(), 0));
-        if claimed != key {
-            return None;
-        }
-        *count += 1;
-        Some(Claim { table: self, txn })
+    /// The key that is held under a transaction which has no record.
+    pub(crate) fn alone_under(&self, txn: TxnId) -> Option<KeyName> {
+        self.inner.lock().alone.get(&txn).cloned()
+    }
+
+    /// The transaction under which a key is held.
+    pub(crate) fn txn_of(&self, key: &KeyName) -> Option<TxnId> {
+        self.inner.lock().by_key.get(key).map(|live| live.lease.txn)
     }
 
     /// A page of leases in key order, after `after`, whose full name starts with `prefix`.
@@ -146,29 +141,14 @@ impl LiveTable {
     }
 }
 
-/// A transaction's claim on a key while a lease under it is asked for.
-pub(crate) struct Claim<'a> {
-    table: &'a LiveTable,
-    txn: TxnId,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        let mut inner = self.table.inner.lock();
-        if let Some((_, count)) = inner.claims.get_mut(&self.txn) {
-            *count -= 1;
-            if *count == 0 {
-                inner.claims.remove(&self.txn);
-            }
-        }
-    }
-}
-
 impl Inner {
     /// `true` when this deadline is now the first.
     fn set(&mut self, key: &KeyName, lease: &Lease, token: u64) -> bool {
         let deadline = lease.expires.tick;
         if let Some(live) = self.by_key.get_mut(key).filter(|live| live.lease.id == lease.id) {
+            if lease.recorded {
+                self.alone.remove(&lease.txn);
+            }
             live.lease = lease.clone();
             live.token = token;
             // A later deadline of the same lease is found when the earlier timer comes.
@@ -177,7 +157,9 @@ impl Inner {
         }
         self.end(key);
         self.by_lease.insert(lease.id.clone(), key.clone());
-        self.by_txn.insert(lease.txn, key.clone());
+        if !lease.recorded {
+            self.alone.insert(lease.txn, key.clone());
+        }
         self.by_key.insert(key.clone(), Live { lease: lease.clone(), token, timer: None });
         self.schedule(key, deadline)
     }
@@ -198,7 +180,9 @@ impl Inner {
         if let Some(timer) = live.timer {
             self.deadlines.remove(&(timer, key.clone()));
         }
-        self.by_txn.remove(&live.lease.txn);
+        if !live.lease.recorded {
+            self.alone.remove(&live.lease.txn);
+        }
         self.ended.push_back(live.lease.id);
         if self.ended.len() > ENDED_MAX
             && let Some(oldest) = self.ended.pop_front()
@@ -226,7 +210,7 @@ mod tests {
             id: LeaseId::new(id),
             owner: "o".into(),
             txn: TxnId::parse("00000000000000000000").unwrap(),
-            explicit: false,
+            recorded: false,
             ttl: Span(1),
             granted_at: UnixMillis(0),
             expires: Deadline { tick: Tick(until), wall: UnixMillis(until) },
@@ -300,17 +284,19 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_claims_one_key_until_the_last_of_its_requests_is_gone() {
+    fn a_transaction_without_a_record_is_found_by_its_one_key() {
         let table = LiveTable::default();
         let txn = TxnId::parse("00000000000000000000").unwrap();
-        let first = table.claim(txn, &key("a")).unwrap();
-        let second = table.claim(txn, &key("a")).unwrap();
-        drop(first);
-        assert!(table.claim(txn, &key("b")).is_none(), "the second still asks for a");
-        drop(second);
-        assert!(table.claim(txn, &key("b")).is_some());
-        table.follow(&key("a"), &held("1", 10));
-        assert!(table.claim(txn, &key("b")).is_none(), "the transaction holds a");
+        let mut record = held("1", 10);
+        table.follow(&key("a"), &record);
+        assert_eq!(table.alone_under(txn), Some(key("a")));
+        assert_eq!(table.txn_of(&key("a")), Some(txn));
+        record.lease.as_mut().unwrap().recorded = true;
+        table.follow(&key("a"), &record);
+        assert_eq!(table.alone_under(txn), None, "it has a record now");
+        table.follow(&key("b"), &held("2", 10));
+        table.follow(&key("b"), &KeyRecord::default());
+        assert_eq!(table.alone_under(txn), None, "it is over");
     }
 
     #[test]

@@ -8,12 +8,13 @@ use lockd_core::lease::{ProofRefused, ReleaseRefused};
 use lockd_core::record::{Etag, Version};
 use lockd_core::state::StageRefused;
 use lockd_core::time::Span;
+use lockd_core::txn::{DecideRefused, JoinRefused, Outcome};
 use lockd_json::JsonError;
 use lockd_json::mutate::MutationError;
 use lockd_store::StoreError;
 use lockd_wire::ErrorCode;
 
-use crate::commit::CommitError;
+use crate::commit::{CommitError, NotSettled};
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Refused {
@@ -26,6 +27,8 @@ pub(crate) enum Refused {
     Proof(#[from] ProofRefused),
     #[error("the key is held by another")]
     Held { retry_after: Span, version: Option<Version>, etag: Option<Etag> },
+    #[error("deadlock: the holder of this key waits for this transaction")]
+    Deadlock,
     #[error("the key exists already")]
     Exists,
     #[error("the version is {}", current.0)]
@@ -38,8 +41,8 @@ pub(crate) enum Refused {
     FencesFull,
     #[error("the lease was already released with the opposite outcome")]
     Decided,
-    #[error("{0}")]
-    TxnConflict(&'static str),
+    #[error(transparent)]
+    Txn(#[from] TxnRefused),
     #[error(transparent)]
     Reused(#[from] StampReused),
     #[error(transparent)]
@@ -68,6 +71,21 @@ pub(crate) enum Refused {
     Store(StoreError),
 }
 
+/// What stands against a wish about a transaction.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum TxnRefused {
+    #[error("there is no such transaction")]
+    NotFound,
+    #[error("the transaction is not decided")]
+    Pending,
+    #[error("{0}")]
+    Conflict(&'static str),
+    #[error("the term {stored} of another coordinator is newer")]
+    TermStale { stored: u64 },
+    #[error("a coordinator decides this transaction; its term is missing")]
+    TermRequired,
+}
+
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
@@ -82,6 +100,9 @@ impl From<StageRefused> for Refused {
             StageRefused::Etag { current, etag } => Self::Etag { current, etag },
             StageRefused::Fence(fence) => Self::Fence(fence),
             StageRefused::FencesFull => Self::FencesFull,
+            StageRefused::InTxn(_) => Self::Txn(TxnRefused::Conflict(
+                "the transaction has other keys too; stage here, and release one of them",
+            )),
             StageRefused::Reused(reused) => Self::Reused(reused),
         }
     }
@@ -93,7 +114,44 @@ impl From<ReleaseRefused> for Refused {
             ReleaseRefused::Proof(proof) => Self::Proof(proof),
             ReleaseRefused::Fence(fence) => Self::Fence(fence),
             ReleaseRefused::Decided => Self::Decided,
+            ReleaseRefused::InTxn(_) => Self::Contended,
             ReleaseRefused::Reused(reused) => Self::Reused(reused),
+        }
+    }
+}
+
+impl From<JoinRefused> for Refused {
+    fn from(refused: JoinRefused) -> Self {
+        Self::Txn(TxnRefused::Conflict(match refused {
+            JoinRefused::Decided => "the transaction is decided; begin another one",
+            JoinRefused::Full => "the transaction has as many keys as one can have",
+        }))
+    }
+}
+
+impl From<NotSettled> for Refused {
+    fn from(refused: NotSettled) -> Self {
+        match refused {
+            NotSettled::NotFound => Self::Txn(TxnRefused::NotFound),
+            NotSettled::Refused(refused) => refused.into(),
+        }
+    }
+}
+
+impl From<DecideRefused> for Refused {
+    fn from(refused: DecideRefused) -> Self {
+        match refused {
+            DecideRefused::Proof(proof) => Self::Proof(proof),
+            DecideRefused::Fence(fence) => Self::Fence(fence),
+            DecideRefused::StillHeld => Self::Contended,
+            DecideRefused::Conflict(Outcome::Commit) => {
+                Self::Txn(TxnRefused::Conflict("the transaction is committed"))
+            }
+            DecideRefused::Conflict(Outcome::Rollback(_)) => {
+                Self::Txn(TxnRefused::Conflict("the transaction is rolled back"))
+            }
+            DecideRefused::TermStale { stored } => Self::Txn(TxnRefused::TermStale { stored }),
+            DecideRefused::TermRequired => Self::Txn(TxnRefused::TermRequired),
         }
     }
 }

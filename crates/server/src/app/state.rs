@@ -6,9 +6,9 @@ use std::sync::Arc;
 use lockd_core::answer::{Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
 use lockd_core::key::KeyName;
-use lockd_core::lease::{self, Proof};
-use lockd_core::record::{Change, Etag, KeyRecord};
-use lockd_core::state::{self, Guard, Stage, Then};
+use lockd_core::lease::{self, InTxn, Proof};
+use lockd_core::record::{Change, Decided, Etag, KeyRecord};
+use lockd_core::state::{self, Guard, Stage, StageRefused, Then};
 use lockd_core::time::Now;
 use lockd_store::StoreError;
 
@@ -39,6 +39,7 @@ impl WriteAsk {
             hidden: self.hidden,
             fences: self.fences,
             then: self.then,
+            alone: false,
             stamp: self.stamp,
         }
     }
@@ -88,25 +89,21 @@ impl App {
             let fences = keys_of(&ask.fences);
             let stage = ask.stage(Change::Write(incoming.state.clone()));
             let mut named = false;
-            let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
+            let decide = |record: &KeyRecord, stage: &Stage, facts: &FenceFacts, now: Now| {
                 if !base(record) {
                     return Err(Moved::Base);
                 }
-                let decided = state::stage(record, &stage, facts, now).map_err(Moved::Refused)?;
+                let decided = state::stage(record, stage, facts, now).map_err(Moved::Refused)?;
                 named = decided.record.is_some();
                 Ok(decided)
             };
-            let outcome = app.records.commit(&key, &fences, decide).await;
+            let outcome = app.commit_stage(&key, &fences, stage, decide).await;
             // A write of unknown outcome may have named the blob: then the collector decides.
             let unknown = matches!(outcome, Err(CommitError::Store(StoreError::Unknown(_))));
             if unknown || (named && outcome.is_ok()) {
                 incoming.settled();
             }
-            app.counted(outcome.map_err(|error| match error {
-                CommitError::Refused(Moved::Refused(refused)) => refused.into(),
-                CommitError::Refused(Moved::Base) | CommitError::Contended => Refused::Contended,
-                CommitError::Store(error) => Refused::Store(error),
-            }))
+            app.counted(outcome.map_err(Refused::from))
         })
     }
 
@@ -121,12 +118,43 @@ impl App {
             let key = ask.key.clone();
             let fences = keys_of(&ask.fences);
             let stage = ask.stage(change);
-            let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
-                state::stage(record, &stage, facts, now)
+            let decide = |record: &KeyRecord, stage: &Stage, facts: &FenceFacts, now: Now| {
+                state::stage(record, stage, facts, now).map_err(Moved::Refused)
             };
-            let outcome = app.records.commit(&key, &fences, decide).await;
+            let outcome = app.commit_stage(&key, &fences, stage, decide).await;
             app.counted(outcome.map_err(Refused::from))
         })
+    }
+
+    /// Commits a write. One that is to be visible at once needs a key that is alone in its
+    /// transaction.
+    async fn commit_stage(
+        self: &Arc<Self>,
+        key: &KeyName,
+        fences: &[KeyName],
+        mut stage: Stage,
+        mut decide: impl FnMut(&KeyRecord, &Stage, &FenceFacts, Now) -> Result<Decided<Written>, Moved>,
+    ) -> Result<Written, CommitError<Moved>> {
+        let asked =
+            |record: &KeyRecord, facts: &FenceFacts, now: Now| decide(record, &stage, facts, now);
+        let txn = match self.records.commit(key, fences, asked).await {
+            Err(CommitError::Refused(Moved::Refused(StageRefused::InTxn(InTxn(txn))))) => txn,
+            outcome => return outcome,
+        };
+        let refused = CommitError::Refused(Moved::Refused(StageRefused::InTxn(InTxn(txn))));
+        stage.alone = true;
+        let mut asked =
+            |record: &KeyRecord, facts: &FenceFacts, now: Now| decide(record, &stage, facts, now);
+        if stage.then == Then::Release {
+            let written = self.records.commit_last(key, txn, fences, asked).await?;
+            return written.ok_or(refused);
+        }
+        let record = self.records.load_txn(txn).await?;
+        if record.is_none_or(|record| record.participants.iter().any(|one| one.key != *key)) {
+            return Err(refused);
+        }
+        // Whoever joins from now on finds this written before it.
+        self.records.commit(key, fences, &mut asked).await
     }
 
     /// Whether the caller holds the key now; the token under which it does.
@@ -139,7 +167,16 @@ impl App {
 
 enum Moved {
     Base,
-    Refused(state::StageRefused),
+    Refused(StageRefused),
+}
+
+impl From<Moved> for Refused {
+    fn from(moved: Moved) -> Self {
+        match moved {
+            Moved::Base => Self::Contended,
+            Moved::Refused(refused) => refused.into(),
+        }
+    }
 }
 
 fn stamp_with(stamp: Stamp, etag: &Etag) -> Stamp {

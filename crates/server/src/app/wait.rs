@@ -1,13 +1,14 @@
 //! Who waits for which key, in order of arrival. Only the first in line may ask for the key, and
 //! it asks when told that the key may be free. A waiter that goes away leaves its place without
-//! disturbing the others.
+//! disturbing the others. A transaction that would end up waiting for itself gets no place.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockd_core::answer::Stamp;
+use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -18,6 +19,8 @@ use crate::clock::Stopwatch;
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: Mutex<HashMap<KeyName, Line>>,
+    /// For which keys transactions wait, once for each request. Locked after `lines`.
+    waits: Mutex<HashMap<TxnId, Vec<KeyName>>>,
     count: AtomicUsize,
     max: usize,
 }
@@ -38,6 +41,7 @@ struct Line {
 #[derive(Debug, Default)]
 struct Place {
     stamp: Option<Stamp>,
+    txn: Option<TxnId>,
     turn: Notify,
     left: AtomicBool,
     /// Counts the requests that have stood here; the latest one owns the place.
@@ -60,6 +64,16 @@ pub(crate) enum JoinRefused {
     Full,
     /// Another request stands in line under the same idempotency key.
     Reused,
+    /// The transaction would wait for itself.
+    Deadlock,
+}
+
+/// Who wants a place.
+pub(crate) struct Arrival<'a> {
+    pub(crate) stamp: Option<Stamp>,
+    pub(crate) txn: Option<TxnId>,
+    /// The transaction under which a key is held.
+    pub(crate) holder: &'a (dyn Fn(&KeyName) -> Option<TxnId> + Sync),
 }
 
 /// Why a wait is over.
@@ -73,7 +87,8 @@ pub(crate) enum Turn {
 
 impl Lines {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { lines: Mutex::default(), count: AtomicUsize::new(0), max })
+        let (lines, waits) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { lines, waits, count: AtomicUsize::new(0), max })
     }
 
     /// Whether anybody waits for the key.
@@ -93,9 +108,15 @@ impl Lines {
     pub(crate) fn join(
         self: &Arc<Self>,
         key: &KeyName,
-        stamp: Option<Stamp>,
+        arrival: &Arrival<'_>,
     ) -> Result<Waiting, JoinRefused> {
+        let Arrival { stamp, txn, holder } = *arrival;
         let mut lines = self.lines.lock();
+        if let Some(txn) = txn
+            && waits_for_itself(txn, key, &lines, &self.waits.lock(), holder)
+        {
+            return Err(JoinRefused::Deadlock);
+        }
         let line = lines.entry(key.clone()).or_default();
         if let Some(place) = stamp.and_then(|stamp| line.stamped.get(&stamp.id)).cloned() {
             if place.stamp != stamp {
@@ -116,7 +137,10 @@ impl Lines {
             return Err(JoinRefused::Full);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        let place = Arc::new(Place { stamp, ..Place::default() });
+        let place = Arc::new(Place { stamp, txn, ..Place::default() });
+        if let Some(txn) = txn {
+            self.waits.lock().entry(txn).or_default().push(key.clone());
+        }
         if let Some(stamp) = stamp {
             line.stamped.insert(stamp.id, Arc::clone(&place));
         }
@@ -156,6 +180,17 @@ impl Lines {
         let mut lines = self.lines.lock();
         place.left.store(true, Ordering::Relaxed);
         self.count.fetch_sub(1, Ordering::Relaxed);
+        if let Some(txn) = place.txn {
+            let mut waits = self.waits.lock();
+            if let Some(keys) = waits.get_mut(&txn) {
+                if let Some(at) = keys.iter().position(|waited| waited == key) {
+                    keys.swap_remove(at);
+                }
+                if keys.is_empty() {
+                    waits.remove(&txn);
+                }
+            }
+        }
         let Some(line) = lines.get_mut(key) else { return };
         line.left += 1;
         if let Some(stamp) = place.stamp {
@@ -171,6 +206,37 @@ impl Lines {
             Some(_) => {}
         }
     }
+}
+
+/// Whether a transaction that waits for the key would, by way of others, wait for itself. Who
+/// waits depends on the holder of the key and on everybody before it in line.
+fn waits_for_itself(
+    txn: TxnId,
+    key: &KeyName,
+    lines: &HashMap<KeyName, Line>,
+    waits: &HashMap<TxnId, Vec<KeyName>>,
+    holder: &dyn Fn(&KeyName) -> Option<TxnId>,
+) -> bool {
+    let before = |key: &KeyName, waiter: Option<TxnId>| {
+        let places = lines.get(key).into_iter().flat_map(|line| &line.places);
+        let present = places.filter(|place| !place.left.load(Ordering::Relaxed));
+        let earlier = present.take_while(|place| waiter.is_none() || place.txn != waiter);
+        let mut txns: Vec<TxnId> = earlier.filter_map(|place| place.txn).collect();
+        txns.extend(holder(key));
+        txns
+    };
+    let mut ahead = before(key, None);
+    let mut seen = HashSet::new();
+    while let Some(other) = ahead.pop() {
+        if other == txn {
+            return true;
+        }
+        if seen.insert(other) {
+            let waited = waits.get(&other).into_iter().flatten();
+            ahead.extend(waited.flat_map(|key| before(key, Some(other))));
+        }
+    }
+    false
 }
 
 impl Line {
@@ -231,14 +297,20 @@ mod tests {
     use futures_util::FutureExt;
     use lockd_core::key::KeyName;
 
-    use super::{JoinRefused, Lines, Stamp, Turn, Waiting};
+    use lockd_core::ids::TxnId;
+
+    use super::{Arrival, JoinRefused, Lines, Stamp, Turn, Waiting};
 
     fn key() -> KeyName {
         KeyName::parse("default", "k").unwrap()
     }
 
     fn join(lines: &Arc<Lines>) -> Waiting {
-        lines.join(&key(), None).unwrap()
+        lines.join(&key(), &plain(None)).unwrap()
+    }
+
+    fn plain(stamp: Option<Stamp>) -> Arrival<'static> {
+        Arrival { stamp, txn: None, holder: &|_| None }
     }
 
     fn asks(waiting: &Waiting) -> bool {
@@ -282,25 +354,74 @@ mod tests {
     fn the_same_request_again_takes_over_the_place() {
         let lines = Lines::new(10);
         let stamp = Some(Stamp { id: 7, request: 1 });
-        let first = lines.join(&key(), stamp).unwrap();
+        let first = lines.join(&key(), &plain(stamp)).unwrap();
         let second = join(&lines);
         assert!(asks(&first));
-        let again = lines.join(&key(), stamp).unwrap();
+        let again = lines.join(&key(), &plain(stamp)).unwrap();
         assert_eq!(first.turn().now_or_never(), Some(Turn::TakenOver));
         drop(first);
         assert_eq!(lines.len(&key()), 2);
         assert!(asks(&again));
         assert!(!asks(&second));
-        let other = lines.join(&key(), Some(Stamp { id: 7, request: 2 }));
+        let other = lines.join(&key(), &plain(Some(Stamp { id: 7, request: 2 })));
         assert_eq!(other.unwrap_err(), JoinRefused::Reused);
         assert_eq!(again.turn().now_or_never(), None, "the place is still its own");
+    }
+
+    /// Waits for a key as one of the transactions a to z; `held` says who holds what.
+    fn wait_as(
+        lines: &Arc<Lines>,
+        name: char,
+        wanted: &str,
+        held: &[(&str, char)],
+    ) -> Result<Waiting, JoinRefused> {
+        let txn = |name: char| TxnId::parse(&name.to_string().repeat(20)).unwrap();
+        let holder = |key: &KeyName| {
+            held.iter().find(|(held, _)| *held == key.key()).map(|(_, by)| txn(*by))
+        };
+        let wanted = KeyName::parse("default", wanted).unwrap();
+        lines.join(&wanted, &Arrival { stamp: None, txn: Some(txn(name)), holder: &holder })
+    }
+
+    #[test]
+    fn the_last_to_close_a_circle_of_waits_is_refused() {
+        let lines = Lines::new(10);
+        let held = [("x", 'a'), ("y", 'b'), ("z", 'c')];
+        let first = wait_as(&lines, 'a', "y", &held).unwrap();
+        let _second = wait_as(&lines, 'b', "z", &held).unwrap();
+        assert_eq!(wait_as(&lines, 'c', "x", &held).unwrap_err(), JoinRefused::Deadlock);
+        // Somebody else may wait for the same key, and the circle is gone when one of it leaves.
+        let _other = wait_as(&lines, 'd', "x", &held).unwrap();
+        drop(first);
+        let _third = wait_as(&lines, 'c', "x", &held).unwrap();
+    }
+
+    #[test]
+    fn who_stands_before_one_in_line_is_waited_for_too() {
+        let lines = Lines::new(10);
+        let held = [("x", 'a'), ("y", 'c')];
+        // b waits for x behind nobody, then a would wait for y behind b.
+        let _b = wait_as(&lines, 'b', "y", &held).unwrap();
+        let _b_too = wait_as(&lines, 'b', "x", &held).unwrap();
+        assert_eq!(wait_as(&lines, 'a', "y", &held).unwrap_err(), JoinRefused::Deadlock);
+        // Those who come later are not in anybody's way.
+        let _d = wait_as(&lines, 'd', "x", &held).unwrap();
+        let _c = wait_as(&lines, 'c', "w", &held).unwrap();
+    }
+
+    #[test]
+    fn a_transaction_does_not_wait_for_what_it_holds() {
+        let lines = Lines::new(10);
+        let refused = wait_as(&lines, 'a', "x", &[("x", 'a')]).unwrap_err();
+        assert_eq!(refused, JoinRefused::Deadlock);
+        assert_eq!(lines.total(), 0);
     }
 
     #[test]
     fn lines_are_bounded_and_vanish_when_empty() {
         let lines = Lines::new(1);
         let only = join(&lines);
-        assert_eq!(lines.join(&key(), None).unwrap_err(), JoinRefused::Full);
+        assert_eq!(lines.join(&key(), &plain(None)).unwrap_err(), JoinRefused::Full);
         drop(only);
         assert!(!lines.has(&key()));
         assert_eq!(lines.total(), 0);

@@ -208,6 +208,7 @@ impl Raw {
         let allow_network_fs = self.parse("allow-network-fs", value::switch);
         let acquire_block = self.parse("acquire-block", value::duration);
         let sweeper_interval = self.parse("sweeper-interval", value::duration);
+        let decision_retention = self.parse("tc-decision-retention", value::duration);
         let gc_temps_interval = self.parse("gc-temps-interval", value::duration);
         let drain_grace = self.parse("drain-grace", value::duration);
         let shutdown_timeout = self.parse("shutdown-timeout", value::duration);
@@ -229,6 +230,7 @@ impl Raw {
             mutate_max: mutate_max?,
             store_cache: store_cache?,
             sweeper_interval: sweeper_interval?,
+            decision_retention: decision_retention?,
             gc_temps_interval: gc_temps_interval?,
             drain_grace: drain_grace?,
             shutdown_timeout: shutdown_timeout?,

@@ -41,8 +41,4 @@ endpoints! {
     tc_rm_list get "/v1/tc/rm/list" "Who serves which store.",
     tc_rm_register post "/v1/tc/rm/register" "Serve a store.",
     tc_rm_unregister post "/v1/tc/rm/unregister" "Serve it no longer.",
-    txn_decide post "/v1/txn/decide" "Decide a transaction.",
-    txn_commit post "/v1/txn/commit" "Apply a commit here.",
-    txn_rollback post "/v1/txn/rollback" "Apply a rollback here.",
-    txn_replay post "/v1/txn/replay" "Finish a decided transaction.",
 }

@@ -10,7 +10,7 @@ use lockd_wire::{ErrorBody, ErrorCode};
 
 use super::body::Response;
 use super::reply;
-use crate::app::Refused;
+use crate::app::{Refused, TxnRefused};
 
 /// A refusal on its way out.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ impl From<Refused> for ApiError {
                 error.body.current_etag = etag.map(|etag| etag.to_string());
                 error
             }
+            Refused::Deadlock => say(StatusCode::CONFLICT, ErrorCode::Waiting),
+            Refused::Txn(refused) => from_txn(refused, detail),
             Refused::Exists => say(StatusCode::CONFLICT, ErrorCode::AlreadyExists),
             Refused::Version { current, etag } => {
                 let mut error = say(StatusCode::CONFLICT, ErrorCode::VersionConflict);
@@ -90,9 +92,7 @@ impl From<Refused> for ApiError {
                 error
             }
             Refused::FencesFull => say(StatusCode::BAD_REQUEST, ErrorCode::InvalidFence),
-            Refused::Decided | Refused::TxnConflict(_) => {
-                say(StatusCode::CONFLICT, ErrorCode::TxnConflict)
-            }
+            Refused::Decided => say(StatusCode::CONFLICT, ErrorCode::TxnConflict),
             Refused::Reused(_) => say(StatusCode::CONFLICT, ErrorCode::IdempotencyKeyReused),
             Refused::Json(JsonError::TooLarge { .. }) | Refused::MutateTooLarge { .. } => {
                 say(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::DocumentTooLarge)
@@ -123,6 +123,17 @@ impl From<Refused> for ApiError {
             Refused::Store(error) => from_store(&error),
         }
     }
+}
+
+fn from_txn(refused: TxnRefused, detail: String) -> ApiError {
+    let (status, code) = match refused {
+        TxnRefused::NotFound => (StatusCode::NOT_FOUND, ErrorCode::TxnNotFound),
+        TxnRefused::Pending => (StatusCode::CONFLICT, ErrorCode::TxnPending),
+        TxnRefused::Conflict(_) => (StatusCode::CONFLICT, ErrorCode::TxnConflict),
+        TxnRefused::TermStale { .. } => (StatusCode::CONFLICT, ErrorCode::TcTermStale),
+        TxnRefused::TermRequired => (StatusCode::BAD_REQUEST, ErrorCode::TcTermRequired),
+    };
+    ApiError::new(status, code, detail)
 }
 
 fn from_proof(refused: &ProofRefused, detail: String) -> ApiError {

@@ -19,7 +19,7 @@ use super::auth::{self, Class, TcRules};
 use super::body::{Body, BodyError, Response};
 use super::call::{Call, Origin};
 use super::error::ApiError;
-use super::{coordinator, lease, list, read, state, system, watch};
+use super::{coordinator, lease, list, read, state, system, txn, watch};
 use crate::app::App;
 use crate::clock::Stopwatch;
 use crate::metrics::{Levels, Operation, Outcome};
@@ -112,10 +112,12 @@ routes! {
     TC_RM_LIST [GET] Coordinate TcClient coordinator::tc_rm_list,
     TC_RM_REGISTER [POST] Coordinate TcServer coordinator::tc_rm_register,
     TC_RM_UNREGISTER [POST] Coordinate TcServer coordinator::tc_rm_unregister,
-    TXN_DECIDE [POST] Coordinate TcClient coordinator::txn_decide,
-    TXN_COMMIT [POST] Coordinate TcClient coordinator::txn_commit,
-    TXN_ROLLBACK [POST] Coordinate TcClient coordinator::txn_rollback,
-    TXN_REPLAY [POST] Coordinate TcClient coordinator::txn_replay,
+    TXN_DECIDE [POST] Coordinate TcClient txn::decide,
+    TXN_COMMIT [POST] Coordinate TcClient txn::commit,
+    TXN_ROLLBACK [POST] Coordinate TcClient txn::rollback,
+    TXN_REPLAY [POST] Coordinate TcClient txn::replay,
+    TXNS [GET] List Everything txn::txns,
+    TXN [GET] List Everything txn::txn,
     OPENAPI [GET] Other Open system::openapi,
     HEALTHZ [GET] Health Open system::healthz,
     READYZ [GET] Health Open system::readyz,
@@ -147,7 +149,14 @@ static PAGES: &[Route] = &[
 ];
 
 fn find(routes: &'static [Route], path: &str) -> Option<&'static Route> {
-    routes.iter().find(|route| route.path == path)
+    routes.iter().find(|route| match route.path.strip_suffix("{id}") {
+        Some(folder) => path.strip_prefix(folder).is_some_and(is_one_segment),
+        None => route.path == path,
+    })
+}
+
+fn is_one_segment(rest: &str) -> bool {
+    !rest.is_empty() && !rest.contains('/')
 }
 
 impl Route {

@@ -106,7 +106,10 @@ impl Leases {
                     ttl_ms: *ttl_ms,
                     block: Block::No,
                     if_not_exists: *if_not_exists,
-                    txn: txn.as_deref().map(txn_of),
+                    txn: txn.as_deref().map(|name| match name.strip_prefix("of:") {
+                        Some(first) => self.held(actor, first, &Under::default()).txn_id,
+                        None => txn_of(name),
+                    }),
                     idem: idem.clone(),
                 })
             }

@@ -9,10 +9,11 @@ use lockd_core::answer::Stamp;
 use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
-use lockd_core::lease::{self, Proof};
+use lockd_core::lease::{self, InTxn, Proof, ProofRefused, ReleaseRefused};
 use lockd_core::record::{Change, Content, Decided, Etag, KeyRecord, State, Version};
-use lockd_core::state::{self, Guard, Stage};
+use lockd_core::state::{self, Guard, Stage, StageRefused};
 use lockd_core::time::{BootId, Now, Span, Tick, Timeline, UnixMillis};
+use lockd_core::txn::{self, By, DecideRefused, Outcome, Settle, TxnRecord, Why};
 use lockd_json::mutate::{self, NoFiles};
 use lockd_store::codec;
 use sha2::{Digest, Sha256};
@@ -38,6 +39,7 @@ pub enum Reaping {
 /// Records under core's rules.
 pub struct CoreRing {
     stored: BTreeMap<KeyName, Bytes>,
+    txns: BTreeMap<TxnId, Bytes>,
     now: Now,
     timeline: Timeline,
     by_lease: HashMap<LeaseId, KeyName>,
@@ -50,6 +52,7 @@ impl CoreRing {
     pub fn new(reaping: Reaping) -> Self {
         Self {
             stored: BTreeMap::new(),
+            txns: BTreeMap::new(),
             now: START,
             timeline: Timeline { boot: BootId(1), start: START },
             by_lease: HashMap::new(),
@@ -106,11 +109,14 @@ impl CoreRing {
         let key = key_name(&ask.key)?;
         let explicit = ask.txn.as_deref().map(TxnId::parse).transpose();
         let explicit = explicit.map_err(|_| code("invalid_txn"))?;
-        if explicit.is_some_and(|txn| self.is_elsewhere(txn, &key)) {
-            return Err(code("txn_conflict"));
-        }
         self.ids += 1;
-        let record = self.load(&key)?;
+        let mut record = self.load(&key)?;
+        if let Some(lease) = record.lease.as_ref().filter(|lease| !lease.is_live(self.now))
+            && lease.recorded
+        {
+            self.lapsed(&key, lease.txn)?;
+            record = self.load(&key)?;
+        }
         let command = lease::Acquire {
             new_id: LeaseId::new(&format!("lease-{}", self.ids)),
             owner: ask.owner.as_str().into(),
@@ -118,12 +124,15 @@ impl CoreRing {
                 Some(txn) => txn,
                 None => TxnId::parse(&format!("{:020}", self.ids)).map_err(|_| code("bug"))?,
             },
-            explicit: explicit.is_some(),
+            recorded: explicit.is_some(),
             ttl: ask.ttl_ms.map_or(TTL_DEFAULT, Span),
             if_not_exists: ask.if_not_exists,
             stamp: stamp("acquire", ask.idem.as_deref(), &format!("{ask:?}")),
         };
         let decided = lease::acquire(&record, &command, self.now)?;
+        if let (Some(txn), Some(_)) = (explicit, &decided.record) {
+            self.join(txn, &key, command.ttl)?;
+        }
         let token = decided.record.as_ref().map_or(record.fence, |next| next.fence);
         let lease = self.keep(&key, decided);
         let held = Held {
@@ -135,12 +144,60 @@ impl CoreRing {
         Ok(Answer::Granted { held, version: record.version.0, etag, ttl_ms: lease.ttl.0 })
     }
 
-    /// Whether a transaction holds another key.
-    fn is_elsewhere(&self, txn: TxnId, key: &KeyName) -> bool {
-        self.stored.keys().filter(|other| *other != key).any(|other| {
-            let record = self.load(other).unwrap_or_default();
-            record.live_lease(self.now).is_some_and(|lease| lease.txn == txn)
-        })
+    fn load_txn(&self, txn: TxnId) -> Result<Option<TxnRecord>, No> {
+        let Some(bytes) = self.txns.get(&txn) else { return Ok(None) };
+        codec::decode_txn(bytes).map(Some).map_err(|_| code("store_damaged"))
+    }
+
+    /// The key takes part from now on, and with it the one that began the transaction.
+    fn join(&mut self, txn: TxnId, key: &KeyName, ttl: Span) -> Result<(), No> {
+        let mut joining = vec![key.clone()];
+        for other in self.stored.keys().filter(|other| *other != key).cloned().collect::<Vec<_>>() {
+            if let Some(enrolled) = txn::enrol(&self.load(&other)?, txn, self.now) {
+                self.stored.insert(other.clone(), codec::encode(&enrolled, self.timeline.boot));
+                joining.push(other);
+            }
+        }
+        let known = self.load_txn(txn)?;
+        let until = self.now.wall.plus(ttl);
+        let joined = txn::join(known.as_ref(), &joining, until, self.now);
+        if let Some(record) = joined.map_err(|_| code("txn_conflict"))? {
+            self.txns.insert(txn, codec::encode_txn(&record));
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, ask: &Settle) -> Result<(), SettleNo> {
+        let record = self.load_txn(ask.txn)?.ok_or_else(|| code("txn_not_found"))?;
+        let mut keys = Vec::new();
+        let mut facts = Vec::new();
+        for participant in &record.participants {
+            let record = self.load(&participant.key)?;
+            let staged = record.staged.iter().flat_map(|staged| &staged.fences);
+            for condition in staged.chain(&ask.fences) {
+                facts.push((condition.key.clone(), self.load(&condition.key)?.fence));
+            }
+            keys.push((participant.key.clone(), record));
+        }
+        let facts = FenceFacts::new(facts);
+        let settled = txn::settle(&record, &keys, ask, &facts, self.now);
+        let settled = settled.map_err(SettleNo::Refused)?;
+        if let Some(record) = settled.record {
+            self.txns.insert(ask.txn, codec::encode_txn(&record));
+        }
+        for (key, decided) in settled.keys {
+            self.keep(&key, decided);
+        }
+        Ok(())
+    }
+
+    /// The lease of a participant has run out.
+    fn lapsed(&mut self, key: &KeyName, txn: TxnId) -> Result<(), No> {
+        let (outcome, by) = (Outcome::Rollback(Why::Lapsed), By::Lapse(key.clone()));
+        match self.settle(&Settle { txn, outcome, by, fences: Vec::new(), term: 0 }) {
+            Ok(()) | Err(SettleNo::Refused(_)) => Ok(()),
+            Err(SettleNo::Other(no)) => Err(no),
+        }
     }
 
     fn write(&mut self, ask: &call::Write) -> Result<Answer, No> {
@@ -180,10 +237,27 @@ impl CoreRing {
                 Then::Commit => state::Then::Commit,
                 Then::Release => state::Then::Release,
             },
+            alone: false,
             stamp,
         };
         let facts = self.facts(&stage.fences, &record)?;
-        let written = self.keep(&key, state::stage(&record, &stage, &facts, self.now)?);
+        let mut staged = state::stage(&record, &stage, &facts, self.now);
+        let mut ends = None;
+        if let Err(StageRefused::InTxn(InTxn(txn))) = staged {
+            let known = self.load_txn(txn)?;
+            let alone = known.is_some_and(|known| known.participants.iter().all(|p| p.key == key));
+            let stage = Stage { alone, ..stage };
+            staged = state::stage(&record, &stage, &facts, self.now);
+            ends = Some(txn).filter(|_| stage.then == state::Then::Release);
+        }
+        let written = self.keep(&key, staged?);
+        if let Some(txn) = ends {
+            let (outcome, by) = (Outcome::Commit, By::Order);
+            match self.settle(&Settle { txn, outcome, by, fences: Vec::new(), term: 0 }) {
+                Ok(()) | Err(SettleNo::Refused(_)) => {}
+                Err(SettleNo::Other(no)) => return Err(no),
+            }
+        }
         let version = written.version.0;
         Ok(match ask.what {
             What::Document(_) | What::Mutate(_) => Answer::Written {
@@ -218,9 +292,40 @@ impl CoreRing {
             stamp: stamp("release", ask.idem.as_deref(), &format!("{ask:?}")),
         };
         let facts = self.facts(&release.fences, &record)?;
-        let decided = lease::release(&record, &release, &facts, self.now)?;
-        self.keep(&key, decided);
+        match lease::release(&record, &release, &facts, self.now) {
+            Err(ReleaseRefused::InTxn(InTxn(txn))) => self.release_in(txn, &key, &release)?,
+            decided => self.keep(&key, decided?),
+        }
         Ok(Answer::Released)
+    }
+
+    fn release_in(
+        &mut self,
+        txn: TxnId,
+        key: &KeyName,
+        release: &lease::Release,
+    ) -> Result<(), No> {
+        let outcome =
+            if release.rollback { Outcome::Rollback(Why::Asked) } else { Outcome::Commit };
+        let (proof, stamp) = (release.proof.clone(), release.stamp);
+        let by = By::Holder { key: key.clone(), proof, stamp };
+        let ask = Settle { txn, outcome, by, fences: release.fences.clone(), term: 0 };
+        match self.settle(&ask) {
+            Ok(()) => return Ok(()),
+            Err(SettleNo::Refused(DecideRefused::Proof(ProofRefused::Expired))) => {
+                self.lapsed(key, txn)?;
+            }
+            Err(SettleNo::Refused(DecideRefused::Fence(refused))) => {
+                return Err(ReleaseRefused::Fence(refused).into());
+            }
+            Err(SettleNo::Refused(DecideRefused::Proof(refused))) => return Err(refused.into()),
+            Err(SettleNo::Refused(_)) => return Err(code("txn_conflict")),
+            Err(SettleNo::Other(no)) => return Err(no),
+        }
+        let record = self.load(key)?;
+        let facts = self.facts(&release.fences, &record)?;
+        self.keep(key, lease::release(&record, release, &facts, self.now)?);
+        Ok(())
     }
 
     fn answer(&mut self, ask: &Ask) -> Result<Answer, No> {
@@ -255,13 +360,34 @@ impl CoreRing {
             Ask::Revoke { key, reason } => {
                 let key = key_name(key)?;
                 let record = self.load(&key)?;
-                let Some(decided) = lease::revoke(&record, reason, self.now) else {
-                    return Ok(Answer::Revoked { owner: None, token: record.fence.0 });
+                let decided = match lease::revoke(&record, reason, self.now) {
+                    Ok(Some(decided)) => decided,
+                    Ok(None) => {
+                        return Ok(Answer::Revoked { owner: None, token: record.fence.0 });
+                    }
+                    Err(InTxn(txn)) => return self.revoke_in(txn, key, &record, reason),
                 };
                 let token = decided.record.as_ref().map_or(record.fence, |next| next.fence);
                 let lease = self.keep(&key, decided);
                 Ok(Answer::Revoked { owner: Some(lease.owner.into()), token: token.0 })
             }
+        }
+    }
+
+    fn revoke_in(
+        &mut self,
+        txn: TxnId,
+        key: KeyName,
+        record: &KeyRecord,
+        reason: &str,
+    ) -> Result<Answer, No> {
+        let owner = record.lease.as_ref().map(|lease| lease.owner.to_string());
+        let why = Why::Revoked { key, reason: reason.into() };
+        let (outcome, by) = (Outcome::Rollback(why), By::Order);
+        match self.settle(&Settle { txn, outcome, by, fences: Vec::new(), term: 0 }) {
+            Ok(()) => Ok(Answer::Revoked { owner, token: record.fence.next().0 }),
+            Err(SettleNo::Refused(_)) => Err(code("txn_conflict")),
+            Err(SettleNo::Other(no)) => Err(no),
         }
     }
 
@@ -287,10 +413,24 @@ impl CoreRing {
     fn reap(&mut self) {
         for key in self.stored.keys().cloned().collect::<Vec<_>>() {
             let record = self.load(&key).unwrap_or_default();
-            if let Some(decided) = lease::lapse(&record, self.now) {
-                self.keep(&key, decided);
+            match lease::lapse(&record, self.now) {
+                Ok(Some(decided)) => self.keep(&key, decided),
+                Ok(None) => {}
+                Err(InTxn(txn)) => drop(self.lapsed(&key, txn).is_ok()),
             }
         }
+    }
+}
+
+/// Why a transaction was not settled.
+enum SettleNo {
+    Refused(DecideRefused),
+    Other(No),
+}
+
+impl From<No> for SettleNo {
+    fn from(no: No) -> Self {
+        Self::Other(no)
     }
 }
 

@@ -54,6 +54,7 @@ impl From<AcquireRefused> for No {
         match refused {
             AcquireRefused::Held { .. } => code("waiting"),
             AcquireRefused::Exists => code("already_exists"),
+            AcquireRefused::InTxn(_) => code("bug"),
             AcquireRefused::Reused(reused) => reused.into(),
         }
     }
@@ -65,6 +66,7 @@ impl From<ReleaseRefused> for No {
             ReleaseRefused::Proof(proof) => proof.into(),
             ReleaseRefused::Fence(fence) => fence.into(),
             ReleaseRefused::Decided => code("txn_conflict"),
+            ReleaseRefused::InTxn(_) => code("bug"),
             ReleaseRefused::Reused(reused) => reused.into(),
         }
     }
@@ -78,6 +80,7 @@ impl From<StageRefused> for No {
             StageRefused::Etag { current, .. } => at_version("etag_mismatch", current),
             StageRefused::Fence(fence) => fence.into(),
             StageRefused::FencesFull => code("invalid_fence"),
+            StageRefused::InTxn(_) => code("txn_conflict"),
             StageRefused::Reused(reused) => reused.into(),
         }
     }

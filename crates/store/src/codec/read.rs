@@ -6,11 +6,12 @@ use lockd_core::answer::{Answer, Remembered, Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
-use lockd_core::limits::{ANSWERS_MAX, FENCES_MAX};
+use lockd_core::limits::{ANSWERS_MAX, FENCES_MAX, PARTICIPANTS_MAX};
 use lockd_core::record::{
     Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
 };
 use lockd_core::time::{BootId, Deadline, Span, Tick, Timeline, UnixMillis};
+use lockd_core::txn::{Outcome, Participant, TxnRecord, TxnState, Why};
 
 use super::CodecError;
 use super::write::{HAS_ENDED, HAS_LEASE, HAS_STAGED, HAS_STATE, IS_HIDDEN};
@@ -127,14 +128,14 @@ fn lease(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<Lease> {
     let owner = reader.text()?.into();
     let txn = std::str::from_utf8(reader.take(20)?).ok().and_then(|text| TxnId::parse(text).ok());
     let txn = txn.ok_or_else(|| reader.malformed())?;
-    let explicit = reader.flag()?;
+    let recorded = reader.flag()?;
     let ttl = Span(reader.number()?);
     let granted_at = UnixMillis(reader.number()?);
     let tick = Tick(reader.number()?);
     let wall = UnixMillis(reader.number()?);
     let boot = BootId(u128::from_le_bytes(reader.array()?));
     let expires = timeline.place(Deadline { tick, wall }, boot, ttl);
-    Ok(Lease { id, owner, txn, explicit, ttl, granted_at, expires })
+    Ok(Lease { id, owner, txn, recorded, ttl, granted_at, expires })
 }
 
 fn ended(reader: &mut Reader<'_>) -> Read<Ended> {
@@ -173,7 +174,7 @@ fn staged(reader: &mut Reader<'_>) -> Read<Staged> {
     };
     let mut fences = Vec::new();
     for _ in 0..reader.count(FENCES_MAX)? {
-        let key = KeyName::parse_full(reader.text()?).map_err(|_| reader.malformed())?;
+        let key = key_name(reader)?;
         fences.push(FenceCondition { key, token: Fence(reader.number()?) });
     }
     let change = match reader.byte()? {
@@ -196,6 +197,33 @@ fn remembered(reader: &mut Reader<'_>) -> Read<Remembered> {
         _ => return Err(reader.malformed()),
     };
     Ok(Remembered { stamp: Stamp { id, request }, at, answer })
+}
+
+pub(super) fn txn(reader: &mut Reader<'_>) -> Read<TxnRecord> {
+    let state = match reader.byte()? {
+        0 => TxnState::Pending,
+        1 => TxnState::Decided(Outcome::Commit),
+        2 => TxnState::Decided(Outcome::Rollback(Why::Asked)),
+        3 => TxnState::Decided(Outcome::Rollback(Why::Lapsed)),
+        4 => {
+            let (key, reason) = (key_name(reader)?, reader.text()?.into());
+            TxnState::Decided(Outcome::Rollback(Why::Revoked { key, reason }))
+        }
+        _ => return Err(reader.malformed()),
+    };
+    let term = reader.number()?;
+    let created_at = UnixMillis(reader.number()?);
+    let updated_at = UnixMillis(reader.number()?);
+    let expires_at = UnixMillis(reader.number()?);
+    let mut participants = Vec::new();
+    for _ in 0..reader.count(PARTICIPANTS_MAX)? {
+        participants.push(Participant { key: key_name(reader)?, applied: reader.flag()? });
+    }
+    Ok(TxnRecord { state, participants, term, created_at, updated_at, expires_at })
+}
+
+fn key_name(reader: &mut Reader<'_>) -> Read<KeyName> {
+    KeyName::parse_full(reader.text()?).map_err(|_| reader.malformed())
 }
 
 fn written(reader: &mut Reader<'_>) -> Read<Written> {

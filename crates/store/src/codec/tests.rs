@@ -9,9 +9,10 @@ use lockd_core::record::{
     Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
 };
 use lockd_core::time::{BootId, Deadline, Now, Span, Tick, Timeline, UnixMillis};
+use lockd_core::txn::{Outcome, Participant, TxnRecord, TxnState, Why};
 use proptest::prelude::{any, prop_assert_eq, proptest};
 
-use super::{CodecError, decode, encode};
+use super::{CodecError, decode, decode_txn, encode, encode_txn};
 
 const BOOT: BootId = BootId(42);
 
@@ -32,7 +33,7 @@ fn full() -> KeyRecord {
             id: LeaseId::new("l-1"),
             owner: "worker".into(),
             txn: TxnId::parse("0123456789abcdefghij").unwrap(),
-            explicit: true,
+            recorded: true,
             ttl: Span(30_000),
             granted_at: UnixMillis(1),
             expires: Deadline { tick: Tick(90), wall: UnixMillis(91) },
@@ -128,5 +129,37 @@ proptest! {
         if let Ok(record) = decode(&bytes.into(), &timeline()) {
             prop_assert_eq!(decode(&encode(&record, BOOT), &timeline()), Ok(record));
         }
+    }
+}
+
+fn txns() -> [TxnRecord; 3] {
+    let key = |name: &str| KeyName::parse("bank", name).unwrap();
+    let pending = TxnRecord {
+        state: TxnState::Pending,
+        participants: vec![
+            Participant { key: key("a"), applied: false },
+            Participant { key: key("b/c"), applied: true },
+        ],
+        term: 300,
+        created_at: UnixMillis(1),
+        updated_at: UnixMillis(2_000_000),
+        expires_at: UnixMillis(3),
+    };
+    let revoked = Why::Revoked { key: key("a"), reason: "stuck".into() };
+    let decided = |outcome| TxnRecord { state: TxnState::Decided(outcome), ..pending.clone() };
+    [decided(Outcome::Commit), decided(Outcome::Rollback(revoked)), pending]
+}
+
+#[test]
+fn a_transaction_comes_back_as_it_was_and_every_flipped_bit_is_noticed() {
+    for record in txns() {
+        let bytes = encode_txn(&record);
+        for at in 0..bytes.len() * 8 {
+            let mut damaged = bytes.to_vec();
+            damaged[at / 8] ^= 1 << (at % 8);
+            assert!(decode_txn(&damaged.into()).is_err(), "bit {at}");
+        }
+        assert!(decode(&bytes, &timeline()).is_err(), "taken for a key");
+        assert_eq!(decode_txn(&bytes), Ok(record));
     }
 }

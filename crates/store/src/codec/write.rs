@@ -3,6 +3,7 @@
 use lockd_core::answer::{Answer, Remembered, Written};
 use lockd_core::record::{Change, Content, End, Ended, KeyRecord, Lease, Staged, State};
 use lockd_core::time::BootId;
+use lockd_core::txn::{Outcome, TxnRecord, TxnState, Why};
 
 pub(super) const HAS_STATE: u8 = 1;
 pub(super) const HAS_LEASE: u8 = 2;
@@ -57,7 +58,7 @@ fn lease(out: &mut Vec<u8>, lease: &Lease, boot: BootId) {
     text(out, lease.id.as_str());
     text(out, &lease.owner);
     out.extend_from_slice(lease.txn.as_str().as_bytes());
-    out.push(u8::from(lease.explicit));
+    out.push(u8::from(lease.recorded));
     number(out, lease.ttl.0);
     number(out, lease.granted_at.0);
     number(out, lease.expires.tick.0);
@@ -133,6 +134,29 @@ fn remembered(out: &mut Vec<u8>, remembered: &Remembered) {
             out.push(2);
             written(out, answer);
         }
+    }
+}
+
+pub(super) fn txn(out: &mut Vec<u8>, record: &TxnRecord) {
+    match &record.state {
+        TxnState::Pending => out.push(0),
+        TxnState::Decided(Outcome::Commit) => out.push(1),
+        TxnState::Decided(Outcome::Rollback(Why::Asked)) => out.push(2),
+        TxnState::Decided(Outcome::Rollback(Why::Lapsed)) => out.push(3),
+        TxnState::Decided(Outcome::Rollback(Why::Revoked { key, reason })) => {
+            out.push(4);
+            text(out, key.as_str());
+            text(out, reason);
+        }
+    }
+    number(out, record.term);
+    number(out, record.created_at.0);
+    number(out, record.updated_at.0);
+    number(out, record.expires_at.0);
+    count(out, record.participants.len());
+    for participant in &record.participants {
+        text(out, participant.key.as_str());
+        out.push(u8::from(participant.applied));
     }
 }
 

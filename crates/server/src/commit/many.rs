@@ -1,0 +1,501 @@
+//! Decisions over several records: a key that joins a transaction, and the end of one. Where the
+//! store can write several records at one moment, it does. Where it cannot, the record of the
+//! transaction is written first, and whoever meets a key of a decided one finishes the work.
+
+use std::sync::Arc;
+
+use lockd_core::fence::FenceFacts;
+use lockd_core::ids::TxnId;
+use lockd_core::key::KeyName;
+use lockd_core::record::{Decided, KeyRecord};
+use lockd_core::time::{Now, Span, UnixMillis};
+use lockd_core::txn::{
+    self, DecideRefused, JoinRefused, Outcome, Settle, Settled, TxnRecord, TxnState, Why,
+};
+use lockd_store::{Expect, Name, Op, Revision, Store, StoreError, Stored, Write, codec};
+
+use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, index_op, record_name};
+
+/// The record of a transaction is stored under this prefix.
+pub(crate) const TXN_PREFIX: &str = "t/";
+
+pub(crate) fn txn_name(txn: TxnId) -> Name {
+    [TXN_PREFIX, txn.as_str()].concat().into()
+}
+
+/// Why a key did not join.
+#[derive(Clone, Debug)]
+pub(crate) enum NotJoined<R> {
+    /// Its own record says no.
+    Refused(R),
+    Txn(JoinRefused),
+    /// The lease that the transaction began with is over.
+    Over,
+}
+
+/// Why a transaction was not settled.
+#[derive(Clone, Debug)]
+pub(crate) enum NotSettled {
+    Refused(DecideRefused),
+    /// There is no record of it.
+    NotFound,
+}
+
+impl Records {
+    /// The record of a transaction, if there is one.
+    pub(crate) async fn load_txn(&self, txn: TxnId) -> Result<Option<TxnRecord>, StoreError> {
+        Ok(self.load_txn_stored(txn).await?.map(|(record, _)| record))
+    }
+
+    async fn load_txn_stored(&self, txn: TxnId) -> Result<Option<(TxnRecord, Stored)>, StoreError> {
+        let Some(stored) = self.store.load(&txn_name(txn)).await? else { return Ok(None) };
+        Ok(Some((decode_txn(txn.as_str(), &stored)?, stored)))
+    }
+
+    /// Decides upon a key that joins a transaction by it: `decide` grants it. The transaction and
+    /// the key that began it, if that is still on its own, change in the same commit.
+    pub(crate) async fn commit_joined<A, R>(
+        self: &Arc<Self>,
+        key: &KeyName,
+        txn: TxnId,
+        ttl: Span,
+        mut decide: impl FnMut(&KeyRecord, Now) -> Result<Decided<A>, R>,
+    ) -> Result<A, CommitError<NotJoined<R>>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let first = self.live.alone_under(txn).filter(|first| first != key);
+            let _turns = self.turns(Some(txn), first.iter().chain([key])).await;
+            if self.live.alone_under(txn).filter(|first| first != key) != first {
+                continue;
+            }
+            let Loaded { stored, record } = self.load_settled(key).await?;
+            let now = self.clock.now();
+            let decided = decide(&record, now).map_err(refused)?;
+            let Some(next) = decided.record else { return Ok(decided.answer) };
+            let mut batch = Batch::default();
+            let known = self.load_txn_stored(txn).await?;
+            let mut joining = vec![key.clone()];
+            if let Some(first) = &first {
+                let Loaded { stored, record } = self.load_stored(first).await?;
+                let Some(enrolled) = txn::enrol(&record, txn, now) else {
+                    return Err(CommitError::Refused(NotJoined::Over));
+                };
+                joining.push(first.clone());
+                batch.keys.push(Changed {
+                    key: first.clone(),
+                    stored,
+                    before: record,
+                    decided: Decided { record: Some(enrolled), answer: (), effects: Vec::new() },
+                });
+            }
+            let record_now = known.as_ref().map(|(record, _)| record);
+            let joined = txn::join(record_now, &joining, now.wall.plus(ttl), now)
+                .map_err(|refused| CommitError::Refused(NotJoined::Txn(refused)))?;
+            batch.txn = joined.map(|record| (txn, known.map(|(_, stored)| stored), record));
+            let answer = decided.answer;
+            let decided = Decided { record: Some(next), answer: (), effects: decided.effects };
+            batch.keys.push(Changed { key: key.clone(), stored, before: record, decided });
+            match self.write(batch).await {
+                Ok(()) => return Ok(answer),
+                Err(StoreError::Conflict) => {
+                    self.metrics.store_conflicts.inc();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(CommitError::Contended)
+    }
+
+    /// Decides a transaction and brings the decision to all its keys.
+    pub(crate) async fn settle(
+        self: &Arc<Self>,
+        ask: &Settle,
+    ) -> Result<Outcome, CommitError<NotSettled>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let not_found = || CommitError::Refused(NotSettled::NotFound);
+            let seen = self.load_txn(ask.txn).await?.ok_or_else(not_found)?;
+            let keys: Vec<KeyName> = seen.participants.into_iter().map(|one| one.key).collect();
+            let _turns = self.turns(Some(ask.txn), keys.iter()).await;
+            let (record, stored) = self.load_txn_stored(ask.txn).await?.ok_or_else(not_found)?;
+            if !record.participants.iter().map(|one| &one.key).eq(&keys) {
+                continue;
+            }
+            match self.settle_in_turn(ask, record, stored, keys).await {
+                Err(CommitError::Store(StoreError::Conflict)) => {
+                    self.metrics.store_conflicts.inc();
+                }
+                settled => return settled,
+            }
+        }
+        Err(CommitError::Contended)
+    }
+
+    async fn settle_in_turn(
+        self: &Arc<Self>,
+        ask: &Settle,
+        record: TxnRecord,
+        stored: Stored,
+        names: Vec<KeyName>,
+    ) -> Result<Outcome, CommitError<NotSettled>> {
+        let mut revisions = Vec::with_capacity(names.len());
+        let mut keys = Vec::with_capacity(names.len());
+        for key in names {
+            let loaded = self.load_stored(&key).await?;
+            revisions.push(loaded.stored);
+            keys.push((key, loaded.record));
+        }
+        let (facts, checks) = self.facts_of(ask, &keys).await?;
+        let settled = txn::settle(&record, &keys, ask, &facts, self.clock.now())
+            .map_err(|refused| CommitError::Refused(NotSettled::Refused(refused)))?;
+        let Settled { outcome, record, keys: changed } = settled;
+        let mut batch = Batch { checks, ..Batch::default() };
+        batch.txn = record.map(|next| (ask.txn, Some(stored), next));
+        for ((key, before), stored) in keys.into_iter().zip(revisions) {
+            if let Some((_, decided)) = changed.iter().find(|(known, _)| *known == key) {
+                batch.keys.push(Changed { key, stored, before, decided: decided.clone() });
+            }
+        }
+        let decided_now = batch.txn.is_some();
+        self.write(batch).await?;
+        if decided_now {
+            self.metrics.txn_decided(&outcome);
+        }
+        Ok(outcome)
+    }
+
+    async fn facts_of(
+        &self,
+        ask: &Settle,
+        keys: &[(KeyName, KeyRecord)],
+    ) -> Result<(FenceFacts, Vec<Op>), StoreError> {
+        let staged = keys.iter().filter_map(|(_, record)| txn::staged_by(record, ask.txn));
+        let conditions = staged.flat_map(|staged| &staged.fences).chain(&ask.fences);
+        let fenced: Vec<KeyName> = conditions.map(|condition| condition.key.clone()).collect();
+        self.fence_facts(keys.iter().map(|(key, record)| (key, record)), fenced.iter()).await
+    }
+
+    /// Ends what a transaction that nobody remembers has left on a key: it was rolled back.
+    pub(crate) async fn forget(
+        self: &Arc<Self>,
+        key: &KeyName,
+        txn: TxnId,
+    ) -> Result<(), CommitError<()>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let _turns = self.turns(Some(txn), [key]).await;
+            if self.load_txn(txn).await?.is_some() {
+                return Ok(());
+            }
+            match self.bring(key, txn, &Outcome::Rollback(Why::Lapsed)).await {
+                Err(StoreError::Conflict) => {
+                    self.metrics.store_conflicts.inc();
+                }
+                brought => return Ok(brought?),
+            }
+        }
+        Err(CommitError::Contended)
+    }
+
+    /// Removes the record of a transaction that has reached all its keys; `false` when it was not
+    /// to be removed.
+    pub(crate) async fn forget_txn(&self, txn: TxnId) -> Result<bool, StoreError> {
+        let _turns = self.turns(Some(txn), []).await;
+        let Some((record, stored)) = self.load_txn_stored(txn).await? else { return Ok(false) };
+        if record.outcome().is_none() || !record.is_applied() {
+            return Ok(false);
+        }
+        let expect = Expect::Revision(stored.revision);
+        let op = Op { name: txn_name(txn), expect, write: Write::Delete };
+        match self.store.commit(vec![op]).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Conflict) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds keys to a transaction by order of a coordinator. A key that is held under it without
+    /// a record takes part from now on; one that is not held under it is only named.
+    pub(crate) async fn enlist(
+        self: &Arc<Self>,
+        txn: TxnId,
+        keys: &[KeyName],
+        expires_at: UnixMillis,
+    ) -> Result<(), CommitError<NotJoined<()>>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let _turns = self.turns(Some(txn), keys).await;
+            let known = self.load_txn_stored(txn).await?;
+            let now = self.clock.now();
+            let mut batch = Batch::default();
+            for key in keys {
+                let Loaded { stored, record } = self.load_stored(key).await?;
+                if known.is_none() && txn::holds(&record, txn) {
+                    // What it has staged belongs to a transaction that was rolled back.
+                    return Err(CommitError::Refused(NotJoined::Over));
+                }
+                if let Some(enrolled) = txn::enrol(&record, txn, now) {
+                    let decided =
+                        Decided { record: Some(enrolled), answer: (), effects: Vec::new() };
+                    batch.keys.push(Changed { key: key.clone(), stored, before: record, decided });
+                }
+            }
+            let record_now = known.as_ref().map(|(record, _)| record);
+            let joined = txn::join(record_now, keys, expires_at, now)
+                .map_err(|refused| CommitError::Refused(NotJoined::Txn(refused)))?;
+            batch.txn = joined.map(|record| (txn, known.map(|(_, stored)| stored), record));
+            match self.write(batch).await {
+                Ok(()) => return Ok(()),
+                Err(StoreError::Conflict) => {
+                    self.metrics.store_conflicts.inc();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(CommitError::Contended)
+    }
+
+    /// A write that ends the lease of the only key of a transaction: the transaction is committed
+    /// with it. `None`: it has other keys.
+    pub(crate) async fn commit_last<A, R>(
+        self: &Arc<Self>,
+        key: &KeyName,
+        txn: TxnId,
+        fences: &[KeyName],
+        mut decide: impl FnMut(&KeyRecord, &FenceFacts, Now) -> Result<Decided<A>, R>,
+    ) -> Result<Option<A>, CommitError<R>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let _turns = self.turns(Some(txn), [key]).await;
+            let Some((known, stored_txn)) = self.load_txn_stored(txn).await? else {
+                return Ok(None);
+            };
+            if known.participants.iter().any(|one| one.key != *key) {
+                return Ok(None);
+            }
+            let Loaded { stored, record } = self.load_settled(key).await?;
+            let staged = record.staged.iter().flat_map(super::staged_fences);
+            let (facts, checks) =
+                self.fence_facts([(key, &record)].into_iter(), fences.iter().chain(staged)).await?;
+            let now = self.clock.now();
+            let Decided { record: next, answer, effects } =
+                decide(&record, &facts, now).map_err(CommitError::Refused)?;
+            if next.is_none() {
+                return Ok(Some(answer));
+            }
+            let decided = Decided { record: next, answer: (), effects };
+            let changed = Changed { key: key.clone(), stored, before: record, decided };
+            let mut batch = Batch::of(checks, changed);
+            // A transaction that was decided otherwise has ended this lease before.
+            if let Ok((outcome, Some(next))) =
+                txn::decide(&known, &Outcome::Commit, known.term, now)
+            {
+                batch.txn = Some((txn, Some(stored_txn), txn::applied(&next, key)));
+                batch.txn_last = true;
+                self.metrics.txn_decided(&outcome);
+            }
+            match self.write(batch).await {
+                Ok(()) => return Ok(Some(answer)),
+                Err(StoreError::Conflict) => {
+                    self.metrics.store_conflicts.inc();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(CommitError::Contended)
+    }
+
+    /// Brings a decision to one key, whose turn the caller has.
+    async fn bring(
+        self: &Arc<Self>,
+        key: &KeyName,
+        txn: TxnId,
+        outcome: &Outcome,
+    ) -> Result<(), StoreError> {
+        let Loaded { stored, record } = self.load_stored(key).await?;
+        let Some(decided) = txn::apply(key, &record, txn, outcome, self.clock.now()) else {
+            return Ok(());
+        };
+        let changed = Changed { key: key.clone(), stored, before: record, decided };
+        self.write(Batch::of(Vec::new(), changed)).await
+    }
+
+    /// The record of a key after every decision that was made about it. Only a store that cannot
+    /// write several records at once ever holds a key that its decision has not reached. The
+    /// caller has the key's turn.
+    pub(super) async fn load_settled(
+        self: &Arc<Self>,
+        key: &KeyName,
+    ) -> Result<Loaded, StoreError> {
+        loop {
+            let loaded = self.load_stored(key).await?;
+            let lease = loaded.record.lease.as_ref().filter(|lease| lease.recorded);
+            let Some(txn) = lease.map(|lease| lease.txn).filter(|_| !self.is_atomic()) else {
+                return Ok(loaded);
+            };
+            let outcome = match self.load_txn(txn).await? {
+                Some(TxnRecord { state: TxnState::Pending, .. }) => return Ok(loaded),
+                Some(TxnRecord { state: TxnState::Decided(outcome), .. }) => outcome,
+                None => Outcome::Rollback(Why::Lapsed),
+            };
+            match self.bring(key, txn, &outcome).await {
+                Ok(()) | Err(StoreError::Conflict) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(super) fn is_atomic(&self) -> bool {
+        self.store.abilities().atomic_batch
+    }
+
+    /// Writes what was decided, and lets the consequences follow.
+    pub(super) async fn write(self: &Arc<Self>, batch: Batch) -> Result<(), StoreError> {
+        let written = if self.is_atomic() {
+            self.store.commit(self.ops(&batch)).await.map(drop)
+        } else {
+            self.write_in_steps(&batch).await
+        };
+        match written {
+            Ok(()) => {
+                for Changed { key, decided, .. } in &batch.keys {
+                    if let Some(next) = &decided.record {
+                        self.follow(key, next, &decided.effects);
+                    }
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if matches!(error, StoreError::Unknown(_)) {
+                    for Changed { key, .. } in &batch.keys {
+                        self.find_out(key.clone());
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn ops(&self, batch: &Batch) -> Vec<Op> {
+        let mut ops = batch.checks.clone();
+        ops.extend(batch.txn.as_ref().map(txn_op));
+        for changed in &batch.keys {
+            ops.extend(self.key_op(changed));
+            ops.extend(changed.index_op());
+        }
+        ops
+    }
+
+    fn key_op(&self, changed: &Changed) -> Option<Op> {
+        let next = changed.decided.record.as_ref()?;
+        let bytes = codec::encode(next, self.clock.timeline().boot);
+        let expect = Expect::unchanged(changed.stored.as_ref());
+        Some(Op { name: record_name(&changed.key), expect, write: Write::Put(bytes) })
+    }
+
+    /// The transaction first: from then on it is decided, whatever happens to us. Then each key,
+    /// its entry in the index before it is held and after it is free.
+    async fn write_in_steps(&self, batch: &Batch) -> Result<(), StoreError> {
+        if !batch.checks.is_empty() {
+            let why = "this store cannot test a fence condition and write at the same moment";
+            return Err(StoreError::Unavailable(why.into()));
+        }
+        let mut steps = Steps { store: &self.store, begun: false };
+        let mut reached = None;
+        if batch.txn_last {
+            reached = batch.txn.as_ref().map(txn_op);
+        } else if let Some((txn, stored, record)) = &batch.txn {
+            let first =
+                if record.outcome().is_some() { record.unapplied() } else { record.clone() };
+            let all_reached = first != *record;
+            let revision = steps.take(txn_op(&(*txn, stored.clone(), first))).await?;
+            if all_reached {
+                let expect = Expect::Revision(revision);
+                let write = Write::Put(codec::encode_txn(record));
+                reached = Some(Op { name: txn_name(*txn), expect, write });
+            }
+        }
+        for changed in &batch.keys {
+            let index = changed.index_op();
+            let (before, after) = match index {
+                Some(Op { write: Write::Delete, .. }) => (None, index),
+                Some(_) | None => (index, None),
+            };
+            for op in before.into_iter().chain(self.key_op(changed)).chain(after) {
+                steps.take(op).await?;
+            }
+        }
+        if let Some(op) = reached
+            && let Err(error) = steps.take(op).await
+        {
+            // Whoever looks next finds all keys reached, and writes it down then.
+            tracing::debug!(%error, "a finished transaction is not marked as such yet");
+        }
+        Ok(())
+    }
+}
+
+/// One write after the other.
+struct Steps<'a> {
+    store: &'a Arc<dyn Store>,
+    begun: bool,
+}
+
+impl Steps<'_> {
+    async fn take(&mut self, op: Op) -> Result<Revision, StoreError> {
+        match self.store.commit(vec![op]).await {
+            Ok(revisions) => {
+                self.begun = true;
+                Ok(revisions.first().copied().unwrap_or(Revision(0)))
+            }
+            // Part of it is there: nobody may take this for nothing.
+            Err(StoreError::Unavailable(why)) if self.begun => Err(StoreError::Unknown(why)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Records that change together.
+#[derive(Default)]
+pub(super) struct Batch {
+    /// What must hold, without being changed.
+    checks: Vec<Op>,
+    txn: Option<(TxnId, Option<Stored>, TxnRecord)>,
+    /// Where one write follows the other: the keys do not depend on the transaction.
+    txn_last: bool,
+    keys: Vec<Changed>,
+}
+
+impl Batch {
+    /// One key alone.
+    pub(super) fn of(checks: Vec<Op>, changed: Changed) -> Self {
+        Self { checks, keys: vec![changed], ..Self::default() }
+    }
+}
+
+/// A key, as it was and as it will be.
+pub(super) struct Changed {
+    pub(super) key: KeyName,
+    pub(super) stored: Option<Stored>,
+    pub(super) before: KeyRecord,
+    pub(super) decided: Decided<()>,
+}
+
+impl Changed {
+    fn index_op(&self) -> Option<Op> {
+        index_op(&self.key, &self.before, self.decided.record.as_ref()?)
+    }
+}
+
+fn txn_op((txn, stored, record): &(TxnId, Option<Stored>, TxnRecord)) -> Op {
+    let expect = Expect::unchanged(stored.as_ref());
+    Op { name: txn_name(*txn), expect, write: Write::Put(codec::encode_txn(record)) }
+}
+
+fn refused<R>(refused: R) -> CommitError<NotJoined<R>> {
+    CommitError::Refused(NotJoined::Refused(refused))
+}
+
+/// # Errors
+/// When the bytes are not the record of a transaction.
+pub(crate) fn decode_txn(name: &str, stored: &Stored) -> Result<TxnRecord, StoreError> {
+    codec::decode_txn(&stored.bytes).map_err(|error| {
+        tracing::error!(txn = name, %error, "a stored record is damaged");
+        StoreError::Damaged(format!("record of transaction {name}: {error}"))
+    })
+}

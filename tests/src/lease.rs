@@ -57,6 +57,7 @@ impl Ask {
 /// A lease, as its holder knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
+    pub namespace: String,
     pub key: String,
     pub lease: String,
     pub txn: String,
@@ -75,6 +76,7 @@ impl Held {
         let text = |name: &str| body[name].as_str().expect("a text").to_owned();
         let number = |name: &str| body[name].as_u64().expect("a number");
         Self {
+            namespace: text("namespace"),
             key: text("key"),
             lease: text("lease_id"),
             txn: text("txn_id"),
@@ -85,7 +87,7 @@ impl Held {
     }
 
     fn named(&self) -> Value {
-        json!({"key": self.key, "lease_id": self.lease, "txn_id": self.txn})
+        json!({"namespace": self.namespace, "key": self.key, "lease_id": self.lease, "txn_id": self.txn})
     }
 
     #[must_use]
@@ -112,6 +114,7 @@ impl Held {
     #[must_use]
     pub fn state(&self, path: &str) -> Request {
         Request::post(path)
+            .query("namespace", &self.namespace)
             .query("key", &self.key)
             .header(header::LEASE_ID, &self.lease)
             .header(header::TXN_ID, &self.txn)

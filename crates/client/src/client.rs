@@ -29,6 +29,7 @@ use crate::read::{Get, GetStream, ReadMany};
 use crate::reply::{Loaded, REPLY_BYTES_MAX, Reply};
 use crate::settings::{ClientBuilder, Settings};
 use crate::transport::Transport;
+use crate::txn::Txn;
 use crate::watch::Watch;
 
 /// How long [`Client::close`] waits for leases to be let go of.
@@ -75,6 +76,25 @@ impl Client {
     /// Asks for a key: `client.lease("jobs/7").ttl(secs(30)).wait(secs(5)).await?`.
     pub fn lease(&self, key: impl Into<String>) -> Acquire<NoWaitSet> {
         Acquire::new(self.clone(), Some(key.into()))
+    }
+
+    /// Begins a transaction over several keys.
+    ///
+    /// ```no_run
+    /// # async fn transfer(client: lockd_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use lockd_client::secs;
+    ///
+    /// let txn = client.txn();
+    /// let from = txn.lease("accounts/a").wait(secs(5)).await?;
+    /// let to = txn.lease("accounts/b").wait(secs(5)).await?;
+    /// from.mutate(["/balance=-10"]).await?;
+    /// to.mutate(["/balance=+10"]).await?;
+    /// txn.commit([from, to]).await?; // both, or neither
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn txn(&self) -> Txn {
+        Txn::new(self.clone())
     }
 
     /// Asks for a key that the server makes up.

@@ -33,6 +33,7 @@ mod lease;
 mod release;
 
 mod read;
+mod txn;
 mod update;
 mod write;
 
@@ -63,6 +64,7 @@ pub use listing::{KeyPages, LeasePages, NamespacePages};
 pub use read::{Document, DocumentStream, Entry, Get, GetStream, ReadMany};
 pub use release::Release;
 pub use settings::{ClientBuilder, secs};
+pub use txn::{Settle, Txn};
 pub use update::{Finish, Update, Updated};
 pub use watch::{Change, Event, Watch};
 pub use write::{Mutate, Remove, Removed, SetMetadata};

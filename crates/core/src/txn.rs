@@ -333,6 +333,28 @@ pub fn applied(record: &TxnRecord, key: &KeyName) -> TxnRecord {
     next
 }
 
+/// Takes a key that nothing was staged under out of a transaction, as if it had never joined: its
+/// holder never heard of the grant. `None` when it is too late for that.
+#[must_use]
+pub fn withdraw(
+    record: &TxnRecord,
+    key: &KeyName,
+    key_record: &KeyRecord,
+    txn: TxnId,
+    now: Now,
+) -> Option<(TxnRecord, Decided<()>)> {
+    if record.state != TxnState::Pending || key_record.staged.is_some() || !holds(key_record, txn) {
+        return None;
+    }
+    let mut next = record.clone();
+    next.participants.retain(|participant| participant.key != *key);
+    next.updated_at = now.wall;
+    let mut freed = key_record.clone();
+    let mut effects = Vec::new();
+    lease::end(&mut freed, End::RolledBack, &mut effects);
+    Some((next, Decided { record: Some(freed), answer: (), effects }))
+}
+
 impl TxnRecord {
     /// The same, before it has reached anybody.
     #[must_use]

@@ -10,6 +10,8 @@ pub mod embedded;
 pub mod faulty;
 pub mod mem;
 pub mod port;
+#[cfg(any(test, feature = "conformance"))]
+pub mod stepwise;
 
 #[cfg(feature = "embedded")]
 pub use embedded::{EmbeddedOptions, EmbeddedStore, OpenError};

@@ -289,6 +289,18 @@ fn a_lease_without_a_record_is_enrolled_while_it_lives() {
 }
 
 #[test]
+fn a_grant_that_nobody_heard_of_leaves_the_transaction_as_it_was() {
+    let (record, keys) = two();
+    let (next, freed) = withdraw(&record, &key("b"), &keys[1].1, txn('t'), at(2)).unwrap();
+    assert_eq!(next.participants.len(), 1);
+    assert!(freed.record.unwrap().lease.is_none());
+    assert_eq!(withdraw(&record, &key("a"), &keys[0].1, txn('t'), at(2)), None, "it has written");
+    let decided = settled(&record, &keys, &ask(Outcome::Commit, None), at(2)).unwrap();
+    let decided = decided.record.unwrap();
+    assert_eq!(withdraw(&decided, &key("b"), &keys[1].1, txn('t'), at(2)), None, "too late");
+}
+
+#[test]
 fn a_key_of_another_transaction_is_left_alone() {
     for record in [
         held("a", txn('u'), true, at(0)),

@@ -485,6 +485,11 @@ impl Drop for Undelivered {
         let Some((app, key, proof)) = self.back.take() else { return };
         let tasks = app.tasks.clone();
         tasks.spawn("give back", async move {
+            if let Some(txn) = proof.txn
+                && matches!(app.records.withdraw(&key, &proof, txn).await, Ok(true))
+            {
+                return;
+            }
             let ask = Release { proof, rollback: true, fences: Vec::new(), stamp: None };
             if let Err(error) = app.release(key.clone(), ask).await {
                 tracing::warn!(%key, %error, "an undelivered lease stays until it expires");

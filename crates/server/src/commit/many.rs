@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lockd_core::fence::FenceFacts;
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
+use lockd_core::lease::{self, Proof};
 use lockd_core::record::{Decided, KeyRecord};
 use lockd_core::time::{Now, Span, UnixMillis};
 use lockd_core::txn::{
@@ -249,6 +250,39 @@ impl Records {
             }
         }
         Err(CommitError::Contended)
+    }
+
+    /// Takes a key out of its transaction, as if it had never been granted; `false` when it is too
+    /// late for that.
+    pub(crate) async fn withdraw(
+        self: &Arc<Self>,
+        key: &KeyName,
+        proof: &Proof,
+        txn: TxnId,
+    ) -> Result<bool, StoreError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let _turns = self.turns(Some(txn), [key]).await;
+            let Some((known, stored_txn)) = self.load_txn_stored(txn).await? else {
+                return Ok(false);
+            };
+            let Loaded { stored, record } = self.load_stored(key).await?;
+            let now = self.clock.now();
+            let held = lease::check(&record, proof, now).is_ok();
+            let withdrawn = txn::withdraw(&known, key, &record, txn, now).filter(|_| held);
+            let Some((next, decided)) = withdrawn else { return Ok(false) };
+            let changed = Changed { key: key.clone(), stored, before: record, decided };
+            let mut batch = Batch::of(Vec::new(), changed);
+            batch.txn = Some((txn, Some(stored_txn), next));
+            batch.txn_last = true;
+            match self.write(batch).await {
+                Ok(()) => return Ok(true),
+                Err(StoreError::Conflict) => {
+                    self.metrics.store_conflicts.inc();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     /// A write that ends the lease of the only key of a transaction: the transaction is committed

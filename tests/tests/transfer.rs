@@ -59,11 +59,8 @@ impl World {
             Kind::Stepwise => Arc::new(Stepwise::new(store)),
             Kind::Memory | Kind::Embedded => store,
         };
-        let parts = Parts {
-            clock: Arc::new(self.clock.clone()),
-            store: Some(store),
-            ..Parts::default()
-        };
+        let parts =
+            Parts { clock: Arc::new(self.clock.clone()), store: Some(store), ..Parts::default() };
         Inside::with_parts(Settings::embedded_defaults(), parts)
     }
 
@@ -100,7 +97,8 @@ fn balances(server: &Inside) -> (i64, i64) {
 
 /// Acquire both, stage both, release one. How far it came.
 fn transfer(server: &Inside) -> Result<(), Reply> {
-    let granted = |reply: Reply| if reply.status == 200 { Ok(Held::of(&reply)) } else { Err(reply) };
+    let granted =
+        |reply: Reply| if reply.status == 200 { Ok(Held::of(&reply)) } else { Err(reply) };
     let done = |reply: Reply| if reply.status == 200 { Ok(()) } else { Err(reply) };
     let from = granted(server.call(&ask("bank", Some(TXN)).request()))?;
     let to = granted(server.call(&ask("vault", Some(TXN)).request()))?;
@@ -171,7 +169,10 @@ fn a_key_takes_part_from_its_grant_on() {
         let other = server.acquire(&ask("vault", Some(TXN)));
         server.done(&other.release());
         let last = record(&server);
-        assert_eq!((&last["state"], &last["participants"][0]["applied"]), (&json!("commit"), &json!(true)));
+        assert_eq!(
+            (&last["state"], &last["participants"][0]["applied"]),
+            (&json!("commit"), &json!(true))
+        );
     }
 }
 
@@ -284,7 +285,9 @@ fn a_coordinator_decides_in_the_place_of_the_holders() {
         let server = world.server();
         let decide = |state: &str, more: Value| {
             let mut body = json!({"txn_id": TXN, "state": state});
-            body.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("one"));
+            body.as_object_mut()
+                .expect("an object")
+                .extend(more.as_object().cloned().expect("one"));
             server.call(&Request::post(path::TXN_DECIDE).json(&body))
         };
         let apply = |path: &str| server.call(&Request::post(path).json(&json!({"txn_id": TXN})));
@@ -294,7 +297,8 @@ fn a_coordinator_decides_in_the_place_of_the_holders() {
         let held = server.acquire(&ask("bank", None));
         server.done(&held.update(document(5)));
         let txn = held.txn.clone();
-        let named = json!({"txn_id": txn, "participants": [{"namespace": "bank", "key": "account"}]});
+        let named =
+            json!({"txn_id": txn, "participants": [{"namespace": "bank", "key": "account"}]});
         let elsewhere = json!({"participants": [{"key": "account", "backend_hash": "0a"}]});
         decide("pending", elsewhere).refused(409, "txn_backend_mismatch");
         assert_eq!(decide("pending", named).ok().json()["state"], "pending");

@@ -80,17 +80,75 @@ fn the_sum_of_all_accounts_is_right_whenever_anybody_looks() {
                 let handle = runtime.handle().clone();
                 scope.spawn(move || handle.block_on(audit_on(&client(place), over)));
             }
+            // Also when there is nothing to wait for any more because something is wrong.
+            let _home = SentHome(&over);
             within(Duration::from_secs(60), "enough transfers", || {
                 ledger.committed.load(Ordering::Relaxed) >= enough
             });
             server.kill();
-            over.send_replace(true);
         });
         server.start_again();
         runtime.block_on(settle(&client(&server.place), &ledger));
         println!("round {round}: {} committed", ledger.committed.load(Ordering::Relaxed));
     }
     println!("{} refused as deadlocks", ledger.deadlocks.load(Ordering::Relaxed));
+}
+
+#[test]
+fn of_two_that_want_each_others_keys_one_is_refused_at_once_and_the_other_commits() {
+    let server = Server::usual();
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    runtime.block_on(async {
+        let client = client(&server.place);
+        let (one, other) = (client.txn(), client.txn());
+        // Guards that renew: left alone, both would wait for ever.
+        let x = one.lease("x").ttl(secs(2)).await.expect("free");
+        let y = other.lease("y").ttl(secs(2)).await.expect("free");
+        x.update(&1).await.expect("staged");
+        y.update(&2).await.expect("staged");
+        let waiting = tokio::spawn({
+            let one = one.clone();
+            async move { one.lease("y").wait(secs(60)).await }
+        });
+        eventually_waiting(&client).await;
+        let asked = std::time::Instant::now();
+        let refused = other.lease("x").wait(secs(60)).await.expect_err("it would wait for itself");
+        assert!(asked.elapsed() < secs(2), "{:?}", asked.elapsed());
+        assert_eq!(refused.code(), Some("waiting"), "{refused}");
+        assert!(refused.detail().contains("deadlock"), "{refused}");
+        other.rollback([y]).await.expect("rolled back");
+        let y = waiting.await.expect("a task").expect("granted to the one who waits");
+        y.update(&3).await.expect("staged");
+        one.commit([x, y]).await.expect("committed");
+        let both = client.read_many(["x", "y"]).await.expect("read");
+        let values: Vec<i64> = both
+            .into_iter()
+            .map(|entry| entry.document.expect("one").json().expect("a number"))
+            .collect();
+        assert_eq!(values, [1, 3]);
+    });
+}
+
+async fn eventually_waiting(client: &Client) {
+    let look = async {
+        loop {
+            let leases = client.leases().next_page().await.expect("a page").unwrap_or_default();
+            if leases.iter().any(|lease| lease.key == "y" && lease.waiters == 1) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(secs(30), look).await.expect("it waits in line");
+}
+
+/// Everybody stops when it goes.
+struct SentHome<'a>(&'a watch::Sender<bool>);
+
+impl Drop for SentHome<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
 }
 
 async fn open_accounts(client: &Client) {

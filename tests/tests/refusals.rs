@@ -41,6 +41,9 @@ struct World {
     stamped_release: Held,
 }
 
+/// A transaction that is over.
+const DECIDED: &str = "0123456789abcdefghi0";
+
 impl World {
     fn new() -> Self {
         let settings = Settings {
@@ -64,6 +67,8 @@ impl World {
         let released = hold("released");
         say(&released.update("{}"));
         say(&released.release());
+        let ask = Ask::new("decided", "tester").ttl_ms(LONG_TTL_MS).field("txn_id", DECIDED);
+        say(&server.acquire(&ask).release());
         let list = hold("list");
         say(&list.commit("[1]"));
         let large = hold("large");
@@ -282,8 +287,11 @@ fn acquire_rows(table: &mut Table, world: &World) {
         let request = taken(key).field("if_not_exists", true).request();
         table.row(format!("acquire: {key} exists"), request, 409, ErrorCode::AlreadyExists);
     }
-    let request = of("txn_id", world.other.txn.as_str().into());
-    table.row("acquire: txn of another key", request, 409, ErrorCode::TxnConflict);
+    let request = of("txn_id", DECIDED.into());
+    table.row("acquire: txn is decided", request, 409, ErrorCode::TxnConflict);
+    // It would wait for itself.
+    let ask = taken("live").block(60).field("txn_id", world.live.txn.as_str());
+    table.row("acquire: deadlock", ask.request(), 409, ErrorCode::Waiting);
     let request = taken("stamped").ttl_ms(5000).repeatable("once").request();
     table.row("acquire: stamp used before", request, 409, ErrorCode::IdempotencyKeyReused);
 }
@@ -770,6 +778,14 @@ const ELSEWHERE: &[(ErrorCode, &str)] = &[
     (ErrorCode::TcServerRequired, "tls.rs"),
     (ErrorCode::TcUnavailable, "tls.rs"),
     (ErrorCode::CertificateExpired, "tls.rs"),
+    (ErrorCode::MissingTxnId, "transfer.rs"),
+    (ErrorCode::InvalidTxnId, "transfer.rs"),
+    (ErrorCode::InvalidState, "transfer.rs"),
+    (ErrorCode::TcTermRequired, "transfer.rs"),
+    (ErrorCode::TcTermStale, "transfer.rs"),
+    (ErrorCode::TxnNotFound, "transfer.rs"),
+    (ErrorCode::TxnPending, "transfer.rs"),
+    (ErrorCode::TxnBackendMismatch, "transfer.rs"),
     // Provoked in the server's own tests: they need certificates that we do not issue, trust that
     // is set up otherwise, or a request in the moment before its connection is closed.
     (ErrorCode::InvalidNamespaceClaims, ""),

@@ -293,6 +293,8 @@ fn a_coordinator_decides_in_the_place_of_the_holders() {
         let apply = |path: &str| server.call(&Request::post(path).json(&json!({"txn_id": TXN})));
         decide("commit", json!({})).refused(404, "txn_not_found");
         decide("maybe", json!({})).refused(400, "invalid_state");
+        decide("commit", json!({"txn_id": ""})).refused(400, "missing_txn_id");
+        decide("commit", json!({"txn_id": "t-1"})).refused(400, "invalid_txn_id");
         // A lease of its own takes part when the coordinator names its key.
         let held = server.acquire(&ask("bank", None));
         server.done(&held.update(document(5)));

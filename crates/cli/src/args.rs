@@ -7,6 +7,7 @@ use lockd_cli::cmd::client::ClientArgs;
 use lockd_cli::cmd::completions::CompletionsArgs;
 use lockd_cli::cmd::explain::ExplainArgs;
 use lockd_cli::cmd::man::ManArgs;
+use lockd_cli::cmd::txn::TxnArgs;
 use lockd_server::config::SETTINGS;
 
 use crate::cmd;
@@ -28,6 +29,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Client(Box<ClientArgs>),
     Auth(Box<AuthArgs>),
+    Txn(Box<TxnArgs>),
     /// Show in half a minute what lockd does
     Demo,
     /// A worker of the demo

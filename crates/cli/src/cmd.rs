@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
-use lockd_cli::cmd::{auth, client, completions, explain, man};
+use lockd_cli::cmd::{auth, client, completions, explain, man, txn};
 
 use crate::args::{self, Cli, Command};
 
@@ -19,6 +19,7 @@ pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
         None => server::run(cli.config, matches).await,
         Some(Command::Client(args)) => Box::pin(client::run(*args)).await,
         Some(Command::Auth(args)) => auth::run(*args),
+        Some(Command::Txn(args)) => Box::pin(txn::run(*args)).await,
         Some(Command::Demo) => demo::run().await,
         Some(Command::DemoWorker(args)) => demo::work(args).await,
         Some(Command::Config(command)) => config::run(&command),

@@ -11,6 +11,7 @@ pub mod cmd {
     pub mod explain;
     pub mod lockc;
     pub mod man;
+    pub mod txn;
 }
 
 pub mod bundle;

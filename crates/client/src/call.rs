@@ -3,6 +3,7 @@
 //! A call can be turned into an HTTP request any number of times, and each is the same, so that a
 //! repetition is always a repetition of the same call.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,7 @@ pub(crate) struct Patience {
 #[derive(Debug)]
 pub(crate) struct Call {
     method: Method,
-    path: &'static str,
+    path: Cow<'static, str>,
     query: Vec<(&'static str, String)>,
     headers: HeaderMap,
     body: Source,
@@ -61,10 +62,14 @@ pub(crate) struct Call {
 
 impl Call {
     /// A call without a body.
-    pub(crate) fn new(method: Method, path: &'static str, patience: Patience) -> Self {
+    pub(crate) fn new(
+        method: Method,
+        path: impl Into<Cow<'static, str>>,
+        patience: Patience,
+    ) -> Self {
         Self {
             method,
-            path,
+            path: path.into(),
             query: Vec::new(),
             headers: HeaderMap::new(),
             body: Source::bytes(""),
@@ -122,8 +127,8 @@ impl Call {
         self
     }
 
-    pub(crate) fn path(&self) -> &'static str {
-        self.path
+    pub(crate) fn path(&self) -> &str {
+        &self.path
     }
 
     /// The request for one attempt; `None` when its body was used up by an earlier one.
@@ -147,7 +152,7 @@ impl Call {
     }
 
     fn target(&self) -> String {
-        let mut target = self.path.to_owned();
+        let mut target = self.path.clone().into_owned();
         let mut sign = '?';
         for (name, value) in &self.query {
             target.push(sign);

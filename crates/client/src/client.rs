@@ -3,6 +3,7 @@
 //! It owns the connections and the tasks in the background: one per lease that is held, and one
 //! per lease that was dropped and is being let go of.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use http::Method;
 use lockd_wire::lease::{RevokeReply, RevokeRequest};
 use lockd_wire::path;
 use lockd_wire::state::DescribeReply;
+use lockd_wire::txn::{TxnReply, TxnRequest, TxnView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
@@ -24,7 +26,7 @@ use crate::context::{LeaseContext, RawLease};
 use crate::cycle::UpdateCycle;
 use crate::endpoint::EndpointError;
 use crate::error::{AdminKind, Error, Failed, ReadKind};
-use crate::listing::{KeyPages, LeasePages, NamespacePages};
+use crate::listing::{KeyPages, LeasePages, NamespacePages, TxnPages};
 use crate::read::{Get, GetStream, ReadMany};
 use crate::reply::{Loaded, REPLY_BYTES_MAX, Reply};
 use crate::settings::{ClientBuilder, Settings};
@@ -169,6 +171,39 @@ impl Client {
         LeasePages::new(self.clone())
     }
 
+    /// The transactions that have a record, in the order of their ids; for operators.
+    pub fn txns(&self) -> TxnPages {
+        TxnPages::new(self.clone())
+    }
+
+    /// One transaction whole; for operators.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be had.
+    pub async fn txn_record(&self, txn_id: &str) -> Result<TxnView, Error<ReadKind>> {
+        let id = percent_encoding::utf8_percent_encode(txn_id, percent_encoding::NON_ALPHANUMERIC);
+        let path = path::TXN.replace("{id}", &id.to_string());
+        Ok(self.fetch(&self.call(Method::GET, path)).await?.json()?)
+    }
+
+    /// Decides a transaction in place of its holders, or adds participants to it; for
+    /// coordinators.
+    ///
+    /// # Errors
+    /// When it was decided otherwise, or could not be done.
+    pub async fn decide_txn(&self, request: &TxnRequest) -> Result<TxnReply, Error<AdminKind>> {
+        Ok(self.fetch(&self.call(Method::POST, path::TXN_DECIDE).json(request)?).await?.json()?)
+    }
+
+    /// Finishes a transaction as far as that can be done now; for coordinators.
+    ///
+    /// # Errors
+    /// When there is none, or it could not be done.
+    pub async fn replay_txn(&self, txn_id: &str) -> Result<TxnReply, Error<AdminKind>> {
+        let request = TxnRequest { txn_id: txn_id.to_owned(), ..TxnRequest::default() };
+        Ok(self.fetch(&self.call(Method::POST, path::TXN_REPLAY).json(&request)?).await?.json()?)
+    }
+
     /// Takes a key from its holder, for operators. The holder is told the reason.
     ///
     /// # Errors
@@ -238,7 +273,7 @@ impl Client {
         Patience { silence, passes, passes_reached, until: None, worth: None }
     }
 
-    pub(crate) fn call(&self, method: Method, path: &'static str) -> Call {
+    pub(crate) fn call(&self, method: Method, path: impl Into<Cow<'static, str>>) -> Call {
         Call::new(method, path, self.patience())
     }
 

@@ -60,7 +60,7 @@ pub use error::{
     AcquireKind, AdminKind, Error, KeepaliveKind, Kind, ReadKind, ReleaseKind, UpdateKind,
 };
 pub use lease::{Lease, Lost, LostReason};
-pub use listing::{KeyPages, LeasePages, NamespacePages};
+pub use listing::{KeyPages, LeasePages, NamespacePages, TxnPages};
 pub use read::{Document, DocumentStream, Entry, Get, GetStream, ReadMany};
 pub use release::Release;
 pub use settings::{ClientBuilder, secs};

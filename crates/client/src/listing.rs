@@ -9,6 +9,7 @@ use http::Method;
 use lockd_wire::admin::{KeyView, KeysReply, NamespacesReply};
 use lockd_wire::lease::{LeaseView, LeasesReply};
 use lockd_wire::path;
+use lockd_wire::txn::{TxnView, TxnsReply};
 use serde::de::DeserializeOwned;
 
 use crate::client::Client;
@@ -20,6 +21,9 @@ pub type KeyPages = Pages<KeyView>;
 pub type NamespacePages = Pages<String>;
 /// Live leases, in order of their keys.
 pub type LeasePages = Pages<LeaseView>;
+
+/// Transactions that have a record, in order of their ids.
+pub type TxnPages = Pages<TxnView>;
 
 /// A listing that is read page by page.
 pub struct Pages<T> {
@@ -55,6 +59,15 @@ impl Listed for KeyView {
     }
 }
 
+impl Listed for TxnView {
+    const PATH: &'static str = path::TXNS;
+    type Reply = TxnsReply;
+
+    fn page(reply: TxnsReply) -> (Vec<Self>, Option<String>) {
+        (reply.txns, reply.next_cursor)
+    }
+}
+
 impl Listed for String {
     const PATH: &'static str = path::NAMESPACES;
     type Reply = NamespacesReply;
@@ -84,37 +97,17 @@ impl Pages<KeyView> {
         self.namespace = Some(namespace.into());
         self
     }
-
-    /// The next page; `None` after the last.
-    ///
-    /// # Errors
-    /// When it cannot be had; the same page can be asked for again.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<KeyView>>, Error<ReadKind>> {
-        Ok(self.page().await?)
-    }
-
-    /// All pages, one item after the other. It ends after an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<KeyView, Error<ReadKind>>> + Send {
-        self.items()
-    }
 }
 
 impl Pages<String> {
     pub(crate) fn new(client: Client) -> Self {
         Self::start(client, None, String::new())
     }
+}
 
-    /// The next page; `None` after the last.
-    ///
-    /// # Errors
-    /// When it cannot be had; the same page can be asked for again.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<String>>, Error<ReadKind>> {
-        Ok(self.page().await?)
-    }
-
-    /// All pages, one item after the other. It ends after an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<String, Error<ReadKind>>> + Send {
-        self.items()
+impl Pages<TxnView> {
+    pub(crate) fn new(client: Client) -> Self {
+        Self::start(client, None, String::new())
     }
 }
 
@@ -136,19 +129,6 @@ impl Pages<LeaseView> {
         self.prefix = prefix.into();
         self
     }
-
-    /// The next page; `None` after the last.
-    ///
-    /// # Errors
-    /// When it cannot be had; the same page can be asked for again.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<LeaseView>>, Error<ReadKind>> {
-        Ok(self.page().await?)
-    }
-
-    /// All pages, one item after the other. It ends after an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<LeaseView, Error<ReadKind>>> + Send {
-        self.items()
-    }
 }
 
 impl<T> Pages<T> {
@@ -166,6 +146,19 @@ impl<T> Pages<T> {
 
 #[expect(private_bounds, reason = "only what the server lists can be paged through")]
 impl<T: Listed + Send + 'static> Pages<T> {
+    /// The next page; `None` after the last.
+    ///
+    /// # Errors
+    /// When it cannot be had; the same page can be asked for again.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<T>>, Error<ReadKind>> {
+        Ok(self.page().await?)
+    }
+
+    /// All pages, one item after the other. It ends after an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<T, Error<ReadKind>>> + Send {
+        self.items()
+    }
+
     async fn page(&mut self) -> Result<Option<Vec<T>>, Failed> {
         let cursor = match &self.cursor {
             Cursor::End => return Ok(None),

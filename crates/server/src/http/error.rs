@@ -71,7 +71,7 @@ impl From<Refused> for ApiError {
                 error.body.current_etag = etag.map(|etag| etag.to_string());
                 error
             }
-            Refused::Deadlock => say(StatusCode::CONFLICT, ErrorCode::Waiting),
+            Refused::Deadlock => say(StatusCode::CONFLICT, ErrorCode::Waiting).after(Span::secs(1)),
             Refused::Txn(refused) => from_txn(refused, detail),
             Refused::Exists => say(StatusCode::CONFLICT, ErrorCode::AlreadyExists),
             Refused::Version { current, etag } => {

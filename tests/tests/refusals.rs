@@ -279,6 +279,10 @@ fn acquire_rows(table: &mut Table, world: &World) {
         let request = ask().request().header(header::IDEMPOTENCY_KEY, stamp);
         table.bad("acquire: bad stamp", request, ErrorCode::InvalidIdempotencyKey);
     }
+    acquire_conflict_rows(table, world);
+}
+
+fn acquire_conflict_rows(table: &mut Table, world: &World) {
     let taken = |key: &str| Ask::new(key, "tester");
     table.row("acquire: held", taken("live").request(), 409, ErrorCode::Waiting);
     let request = taken("default/live").request();
@@ -287,7 +291,7 @@ fn acquire_rows(table: &mut Table, world: &World) {
         let request = taken(key).field("if_not_exists", true).request();
         table.row(format!("acquire: {key} exists"), request, 409, ErrorCode::AlreadyExists);
     }
-    let request = of("txn_id", DECIDED.into());
+    let request = taken("new").field("txn_id", DECIDED).request();
     table.row("acquire: txn is decided", request, 409, ErrorCode::TxnConflict);
     // It would wait for itself.
     let ask = taken("live").block(60).field("txn_id", world.live.txn.as_str());

@@ -2,6 +2,7 @@
 //! only grants and revocations change a fence. Waiting in line is left to the shell.
 
 use crate::answer::{self, Answer, Stamp, StampReused};
+use crate::attachment;
 use crate::fence::{Fence, FenceCondition, FenceFacts, FenceRefused};
 use crate::ids::{LeaseId, TxnId};
 use crate::record::{Change, Decided, Effect, End, Ended, KeyRecord, Lease};
@@ -323,10 +324,11 @@ fn end_lapsed(next: &mut KeyRecord, effects: &mut Vec<Effect>) {
 /// The one place where a lease leaves a record. What is still staged goes with it.
 pub(crate) fn end(next: &mut KeyRecord, how: End, effects: &mut Vec<Effect>) {
     let Some(lease) = next.lease.take() else { return };
-    if let Some(staged) = next.staged.take()
-        && let Change::Write(state) = &staged.change
-    {
-        effects.extend(state.blob().cloned().map(Effect::DropBlob));
+    if let Some(staged) = next.staged.take() {
+        if let Change::Write(state) = &staged.change {
+            effects.extend(state.blob().cloned().map(Effect::DropBlob));
+        }
+        attachment::drop_unless_in(&next.attachments, staged.attachments, effects);
     }
     effects.push(Effect::Ended { owner: lease.owner, fence: next.fence, how: how.clone() });
     next.ended = Some(Ended { lease: lease.id, fence: next.fence, how });

@@ -3,6 +3,7 @@
 //! code runs in the server, in the simulator and in a model checker.
 
 pub mod answer;
+pub mod attachment;
 pub mod fence;
 pub mod ids;
 pub mod key;

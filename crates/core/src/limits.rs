@@ -24,6 +24,12 @@ pub const ANSWERS_MAX: usize = 16;
 pub const FENCES_MAX: usize = 16;
 /// Keys that take part in one transaction.
 pub const PARTICIPANTS_MAX: usize = 1_000;
+/// Attachments of one key.
+pub const ATTACHMENTS_MAX: usize = 256;
+/// Longest name of an attachment, and its longest content type.
+pub const ATTACHMENT_NAME_BYTES_MAX: usize = 255;
+/// Attachments up to this size live inside the record of their key.
+pub const ATTACHMENT_INLINE_BYTES_MAX: usize = 1024;
 /// A lease shorter than this could not be renewed over a real network.
 pub const TTL_MIN: Span = Span(10);
 /// The longest time to live that a server may be configured to grant: 30 days.

@@ -30,6 +30,8 @@ pub struct KeyRecord {
     pub fence: Fence,
     pub version: Version,
     pub state: Option<State>,
+    /// In the order of their names, each once.
+    pub attachments: Vec<Attachment>,
     /// Kept out of query results.
     pub hidden: bool,
     /// When it was last committed to.
@@ -43,13 +45,24 @@ pub struct KeyRecord {
     pub answers: Vec<Remembered>,
 }
 
-/// A JSON document, by its identity and where its bytes are.
+/// A document, by its identity and where its bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// SHA-256 of the bytes.
     pub etag: Etag,
     pub bytes: u64,
     pub content: Content,
+}
+
+/// Bytes of any kind that belong to a key, under a name of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    pub id: Box<str>,
+    pub name: Box<str>,
+    pub content_type: Box<str>,
+    pub created_at: UnixMillis,
+    pub updated_at: UnixMillis,
+    pub body: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +110,8 @@ pub struct Staged {
     /// The version that committing will give.
     pub version: Version,
     pub change: Change,
+    /// All attachments as they will be; `None`: as they are.
+    pub attachments: Option<Vec<Attachment>>,
     pub hidden: Option<bool>,
     /// Tested again when it is committed.
     pub fences: Vec<FenceCondition>,
@@ -195,13 +210,22 @@ impl KeyRecord {
         }
     }
 
+    /// The attachments that the holder sees.
+    #[must_use]
+    pub fn holder_attachments(&self) -> &[Attachment] {
+        let staged = self.staged.as_ref().and_then(|staged| staged.attachments.as_deref());
+        staged.unwrap_or(&self.attachments)
+    }
+
     /// Every blob that the record names.
     pub fn blobs(&self) -> impl Iterator<Item = &Arc<str>> {
         let staged = match &self.staged {
             Some(Staged { change: Change::Write(state), .. }) => Some(state),
             Some(Staged { change: Change::Keep | Change::Remove, .. }) | None => None,
         };
-        self.state.iter().chain(staged).filter_map(State::blob)
+        let attached = self.staged.iter().filter_map(|staged| staged.attachments.as_ref());
+        let attached = attached.flatten().chain(&self.attachments).map(|one| &one.body);
+        self.state.iter().chain(staged).chain(attached).filter_map(State::blob)
     }
 }
 

@@ -2,6 +2,7 @@
 //! expectations and fence conditions are tested here, in the same step that makes the next record.
 
 use crate::answer::{self, Answer, Stamp, StampReused, Written};
+use crate::attachment;
 use crate::fence::{FenceCondition, FenceFacts, FenceRefused};
 use crate::lease::{self, InTxn, Proof, ProofRefused};
 use crate::limits::FENCES_MAX;
@@ -81,7 +82,8 @@ pub fn stage(
     guard(record, &ask.guard)?;
     facts.check(&ask.fences)?;
     let (_, present) = record.holder_view();
-    let removes_nothing = ask.change == Change::Remove && present.is_none();
+    let removes_nothing =
+        ask.change == Change::Remove && present.is_none() && record.holder_attachments().is_empty();
     let mut written = Written {
         lease: lease.id.clone(),
         version: record.version,
@@ -135,13 +137,10 @@ fn lay_over(
     ask: &Stage,
     effects: &mut Vec<Effect>,
 ) -> Result<(), StageRefused> {
-    let first = next.version.next();
-    let staged = next.staged.get_or_insert_with(|| Staged {
-        version: first,
-        change: Change::Keep,
-        hidden: None,
-        fences: Vec::new(),
-    });
+    if ask.change == Change::Remove {
+        attachment::stage_all(next, Vec::new(), effects);
+    }
+    let staged = begun(next);
     if ask.change != Change::Keep {
         let replaced = std::mem::replace(&mut staged.change, ask.change.clone());
         if let Change::Write(state) = replaced {
@@ -158,6 +157,18 @@ fn lay_over(
         return Err(StageRefused::FencesFull);
     }
     Ok(())
+}
+
+/// What is staged under the lease, to be added to.
+pub(crate) fn begun(next: &mut KeyRecord) -> &mut Staged {
+    let first = next.version.next();
+    next.staged.get_or_insert_with(|| Staged {
+        version: first,
+        change: Change::Keep,
+        attachments: None,
+        hidden: None,
+        fences: Vec::new(),
+    })
 }
 
 /// Makes staged data the state of the key, if its conditions hold.
@@ -181,6 +192,10 @@ pub(crate) fn promote(next: &mut KeyRecord, effects: &mut Vec<Effect>, now: Now)
     next.version = staged.version;
     next.hidden = staged.hidden.unwrap_or(next.hidden);
     next.updated_at = now.wall;
+    if let Some(attachments) = staged.attachments {
+        let old = std::mem::replace(&mut next.attachments, attachments);
+        attachment::drop_unless_in(&next.attachments, Some(old), effects);
+    }
     match staged.change {
         Change::Keep => effects.push(Effect::Committed),
         Change::Write(state) => {

@@ -1,6 +1,7 @@
 //! What the server can do, free of HTTP: each operation loads through the hinge, asks core, and
 //! arranges waiting, streaming and listing around it.
 
+pub(crate) mod attachment;
 pub(crate) mod collect;
 pub(crate) mod document;
 pub(crate) mod event;
@@ -40,6 +41,8 @@ pub(crate) struct Limits {
     pub(crate) acquire_block: Span,
     pub(crate) json_max: u64,
     pub(crate) mutate_max: u64,
+    /// `None`: no bound.
+    pub(crate) attachment_max: Option<u64>,
     /// The longest pause between two pieces of a request body.
     pub(crate) body_timeout: std::time::Duration,
 }

@@ -49,6 +49,7 @@ pub const SETTINGS: &[Setting] = &[
     value("max-ttl", "30m", "Longest time to live; longer wishes are cut to it"),
     value("acquire-block", "60s", "Wait of an acquire that leaves it to the server"),
     value("json-max", "100MiB", "Largest JSON document, after white space is taken out"),
+    value("attachment-max", "1TiB", "Largest attachment; 0 for no bound"),
     value("mutate-max", "8MiB", "Largest document that can be mutated on the server"),
     value(
         "store-cache",
@@ -97,6 +98,8 @@ pub struct Settings {
     pub acquire_block: Duration,
     pub json_max: u64,
     pub mutate_max: u64,
+    /// Zero for no bound.
+    pub attachment_max: u64,
     /// Nothing: as the machine's memory allows.
     pub store_cache: Option<u64>,
     pub sweeper_interval: Duration,

@@ -1,6 +1,7 @@
 //! The thin skin: requests to commands, answers to responses. Nothing here decides about leases
 //! or state; `error` alone chooses status codes, `request` alone reads headers.
 
+mod attachment;
 pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod call;

@@ -26,6 +26,7 @@ pub enum Operation {
     Mutate,
     Metadata,
     Remove,
+    Attachment,
     Describe,
     Read,
     Watch,
@@ -37,7 +38,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Acquire,
         Self::Keepalive,
         Self::Release,
@@ -46,6 +47,7 @@ impl Operation {
         Self::Mutate,
         Self::Metadata,
         Self::Remove,
+        Self::Attachment,
         Self::Describe,
         Self::Read,
         Self::Watch,

@@ -276,6 +276,7 @@ fn limits(settings: &Settings) -> Limits {
         acquire_block: span(settings.acquire_block),
         json_max: settings.json_max,
         mutate_max: settings.mutate_max,
+        attachment_max: Some(settings.attachment_max).filter(|max| *max > 0),
         body_timeout: settings.body_timeout,
     }
 }

@@ -61,6 +61,9 @@ codes! {
     InvalidExpectedSha256 = "invalid_expected_sha256",
     InvalidMetadata = "invalid_metadata",
     InvalidMutations = "invalid_mutations",
+    /// A name or an id says which attachment is meant.
+    MissingAttachment = "missing_attachment",
+    InvalidMaxBytes = "invalid_max_bytes",
     /// The fence condition headers do not pair up or do not parse.
     InvalidFence = "invalid_fence",
     InvalidIdempotencyKey = "invalid_idempotency_key",
@@ -89,6 +92,7 @@ codes! {
     /// The CA of the certificate is not trusted for coordinators.
     TcForbidden = "tc_forbidden",
     NotFound = "not_found",
+    AttachmentNotFound = "attachment_not_found",
     MethodNotAllowed = "method_not_allowed",
     /// The client took too long to send its request.
     RequestTimeout = "request_timeout",
@@ -115,6 +119,9 @@ codes! {
     IdempotencyKeyReused = "idempotency_key_reused",
     ReadConflict = "read_conflict",
     DocumentTooLarge = "document_too_large",
+    AttachmentTooLarge = "attachment_too_large",
+    /// The key has as many attachments as one can have.
+    TooManyAttachments = "too_many_attachments",
     /// Another request body than a document is larger than it may be.
     BodyTooLarge = "body_too_large",
     HeadersTooLarge = "headers_too_large",

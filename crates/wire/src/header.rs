@@ -15,6 +15,14 @@ pub const FENCE_KEY: &str = "x-fence-key";
 pub const FENCE_TOKEN: &str = "x-fence-token";
 pub const SHUTDOWN_IMMINENT: &str = "shutdown-imminent";
 
+/// About an attachment that is downloaded.
+pub const ATTACHMENT_ID: &str = "x-attachment-id";
+pub const ATTACHMENT_NAME: &str = "x-attachment-name";
+pub const ATTACHMENT_SIZE: &str = "x-attachment-size";
+pub const ATTACHMENT_CREATED_AT: &str = "x-attachment-created-at";
+pub const ATTACHMENT_UPDATED_AT: &str = "x-attachment-updated-at";
+pub const ATTACHMENT_SHA256: &str = "x-attachment-sha256";
+
 /// Counters on the answer to a mutation.
 pub const MUTATE_CANDIDATES_SEEN: &str = "x-lockd-mutate-candidates-seen";
 pub const MUTATE_CANDIDATES_WRITTEN: &str = "x-lockd-mutate-candidates-written";

@@ -2,6 +2,7 @@
 //! client. Plain serde types, no logic: what they mean is decided elsewhere.
 
 pub mod admin;
+pub mod attachment;
 pub mod error;
 pub mod header;
 pub mod lease;

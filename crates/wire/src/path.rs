@@ -10,6 +10,8 @@ pub const UPDATE_STATE: &str = "/v1/update_state";
 pub const MUTATE: &str = "/v1/mutate";
 pub const METADATA: &str = "/v1/metadata";
 pub const REMOVE: &str = "/v1/remove";
+pub const ATTACHMENTS: &str = "/v1/attachments";
+pub const ATTACHMENT: &str = "/v1/attachment";
 pub const DESCRIBE: &str = "/v1/describe";
 pub const READ: &str = "/v1/read";
 pub const WATCH: &str = "/v1/watch";
@@ -55,6 +57,8 @@ pub const ALL: &[&str] = &[
     MUTATE,
     METADATA,
     REMOVE,
+    ATTACHMENTS,
+    ATTACHMENT,
     DESCRIBE,
     READ,
     WATCH,

@@ -208,6 +208,7 @@ impl Class {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one table: every code, once")]
     fn of_code(code: ErrorCode) -> Self {
         use ErrorCode as C;
         match code {
@@ -221,7 +222,9 @@ impl Class {
             | C::TxnPending
             | C::TxnBackendMismatch
             | C::TcTermStale => Self::TxnConflict,
-            C::DocumentTooLarge | C::BodyTooLarge | C::HeadersTooLarge => Self::TooLarge,
+            C::DocumentTooLarge | C::AttachmentTooLarge | C::BodyTooLarge | C::HeadersTooLarge => {
+                Self::TooLarge
+            }
             C::InvalidBody
             | C::InvalidNamespace
             | C::InvalidKey
@@ -245,6 +248,10 @@ impl Class {
             | C::InvalidExpectedSha256
             | C::InvalidMetadata
             | C::InvalidMutations
+            | C::MissingAttachment
+            | C::InvalidMaxBytes
+            | C::AttachmentNotFound
+            | C::TooManyAttachments
             | C::InvalidFence
             | C::InvalidIdempotencyKey
             | C::InvalidParams

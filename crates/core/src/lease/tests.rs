@@ -52,6 +52,7 @@ fn with_staged(mut record: KeyRecord) -> KeyRecord {
     record.staged = Some(Staged {
         version: record.version.next(),
         change: Change::Write(state),
+        attachments: None,
         hidden: None,
         fences: Vec::new(),
     });

@@ -72,9 +72,48 @@ pub(crate) struct Upload<'a> {
     pub(crate) app: &'a Arc<App>,
     pub(crate) key: &'a KeyName,
     pub(crate) token: Fence,
+    /// Up to this size it is kept for the record itself.
+    pub(crate) inline_max: usize,
 }
 
-impl Upload<'_> {
+impl<'a> Upload<'a> {
+    /// Of the document of a key.
+    pub(crate) fn document(app: &'a Arc<App>, key: &'a KeyName, token: Fence) -> Self {
+        Self { app, key, token, inline_max: INLINE_BYTES_MAX }
+    }
+
+    /// Reads a body of any kind, as it is.
+    pub(crate) async fn take_raw(
+        &self,
+        body: &mut Pieces,
+        expected: &Expected,
+        bytes_max: Option<u64>,
+        proof: &Proof,
+    ) -> Result<Incoming, Refused> {
+        let mut raw_hash = expected.sha256.map(|_| Sha256::new());
+        let mut sink = Sink::new();
+        let (mut bytes, mut look_at) = (0_u64, LOOK_EVERY_BYTES);
+        while let Some(piece) = self.next(body).await? {
+            bytes += piece.len() as u64;
+            if let Some(max) = bytes_max.filter(|max| bytes > *max) {
+                return Err(Refused::AttachmentTooLarge { max });
+            }
+            if let Some(hash) = &mut raw_hash {
+                hash.update(&piece);
+            }
+            sink.pending.extend_from_slice(&piece);
+            if sink.pending.len() >= PIECE_BYTES {
+                self.flush(&mut sink).await?;
+            }
+            if bytes >= look_at {
+                look_at = bytes + LOOK_EVERY_BYTES;
+                self.app.check(self.key, proof).await?;
+            }
+        }
+        check_expected(expected, bytes, raw_hash)?;
+        self.settle(sink).await
+    }
+
     /// Reads a whole body. A long one looks now and then whether its lease is still there, if a
     /// proof is given, so that an upload in vain ends early.
     pub(crate) async fn take(
@@ -143,7 +182,7 @@ impl Upload<'_> {
     }
 
     async fn settle(&self, mut sink: Sink) -> Result<Incoming, Refused> {
-        if sink.blob.is_none() && sink.pending.len() <= INLINE_BYTES_MAX {
+        if sink.blob.is_none() && sink.pending.len() <= self.inline_max {
             let etag = Etag(Sha256::digest(&sink.pending).into());
             let bytes = sink.pending.len() as u64;
             let content = Content::Inline(Bytes::from(sink.pending));

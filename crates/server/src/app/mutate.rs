@@ -41,7 +41,7 @@ impl App {
             let changed = apply_within(document.as_deref(), mutations, &now, &NoFiles, max);
             let changed = compact(&changed.map_err(|error| too_large(error, max))?, max)?;
             let token = self.check(&ask.key, &ask.proof).await?;
-            let upload = Upload { app: self, key: &ask.key, token };
+            let upload = Upload::document(self, &ask.key, token);
             let incoming = upload.take_bytes(changed).await?;
             match self.install(ask.clone(), incoming, move |record| view(record) == seen).await {
                 Ok(written) => return Ok(Mutated { written, bytes_read }),

@@ -13,7 +13,7 @@ use lockd_store::{BlobReader, StoreError};
 use super::{App, Refused};
 
 /// How often a document may slip away while it is opened.
-const ATTEMPTS_MAX: usize = 8;
+pub(super) const ATTEMPTS_MAX: usize = 8;
 
 /// A document, ready to be sent.
 pub(crate) struct Document {
@@ -106,7 +106,7 @@ impl App {
         Ok(Some(entries))
     }
 
-    async fn open(
+    pub(super) async fn open(
         &self,
         version: Version,
         state: Option<&State>,
@@ -122,12 +122,12 @@ impl App {
 
 /// The blob that was not there when it was last looked for.
 #[derive(Default)]
-struct Missed(Option<Arc<str>>);
+pub(super) struct Missed(Option<Arc<str>>);
 
 impl Missed {
     /// A blob goes only after its record has stopped naming it. One that was missed before and is
     /// named by a record read since has not slipped away: it is lost.
-    fn again(&mut self, state: Option<&State>) -> Result<(), StoreError> {
+    pub(super) fn again(&mut self, state: Option<&State>) -> Result<(), StoreError> {
         let name = state.and_then(State::blob).cloned();
         if name.is_some() && self.0 == name {
             return Err(StoreError::NoBlob);

@@ -2,6 +2,7 @@
 //! in `http/error.rs`.
 
 use lockd_core::answer::StampReused;
+use lockd_core::attachment::AttachRefused;
 use lockd_core::fence::FenceRefused;
 use lockd_core::key::NameRefused;
 use lockd_core::lease::{ProofRefused, ReleaseRefused};
@@ -31,6 +32,12 @@ pub(crate) enum Refused {
     Deadlock,
     #[error("the key exists already")]
     Exists,
+    #[error("the key has no such attachment")]
+    NoAttachment,
+    #[error("an attachment has at most {max} bytes here")]
+    AttachmentTooLarge { max: u64 },
+    #[error("a key has at most 256 attachments")]
+    AttachmentsFull,
     #[error("the version is {}", current.0)]
     Version { current: Version, etag: Option<Etag> },
     #[error("the state is not the one you expected")]
@@ -116,6 +123,15 @@ impl From<ReleaseRefused> for Refused {
             ReleaseRefused::Decided => Self::Decided,
             ReleaseRefused::InTxn(_) => Self::Contended,
             ReleaseRefused::Reused(reused) => Self::Reused(reused),
+        }
+    }
+}
+
+impl From<AttachRefused> for Refused {
+    fn from(refused: AttachRefused) -> Self {
+        match refused {
+            AttachRefused::Proof(proof) => Self::Proof(proof),
+            AttachRefused::Full => Self::AttachmentsFull,
         }
     }
 }

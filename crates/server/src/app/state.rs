@@ -63,7 +63,7 @@ impl App {
             None if again => Fence(0),
             Some(_) | None => self.check(&ask.key, &ask.proof).await?,
         };
-        let upload = Upload { app: self, key: &ask.key, token };
+        let upload = Upload::document(self, &ask.key, token);
         let proof = (!again).then_some(&ask.proof);
         let taken = upload.take(body, &expected, proof).await;
         if matches!(taken, Err(Refused::Contended)) {

@@ -202,6 +202,7 @@ impl Raw {
         let identity = self.identity(home);
         let json_max = self.parse("json-max", value::bytes);
         let mutate_max = self.parse("mutate-max", value::bytes);
+        let attachment_max = self.parse("attachment-max", value::bytes);
         let store_cache = self.parse("store-cache", value::bytes_or_auto);
         let default_ttl = self.parse("default-ttl", value::duration);
         let max_ttl = self.parse("max-ttl", value::duration);
@@ -228,6 +229,7 @@ impl Raw {
             acquire_block: acquire_block?,
             json_max: json_max?,
             mutate_max: mutate_max?,
+            attachment_max: attachment_max?,
             store_cache: store_cache?,
             sweeper_interval: sweeper_interval?,
             decision_retention: decision_retention?,

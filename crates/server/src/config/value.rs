@@ -44,6 +44,8 @@ pub(super) fn bytes(text: &str) -> Result<u64, BadValue> {
         "mi" | "mib" => 1 << 20,
         "g" | "gb" => 1_000_000_000,
         "gi" | "gib" => 1 << 30,
+        "t" | "tb" => 1_000_000_000_000,
+        "ti" | "tib" => 1 << 40,
         _ => return bad("expected a size such as 8MiB or 100MB"),
     };
     match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)) {

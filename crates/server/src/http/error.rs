@@ -57,13 +57,7 @@ impl From<Refused> for ApiError {
         let say = |status: StatusCode, code: ErrorCode| Self::new(status, code, detail.clone());
         match refused {
             Refused::Request(code, _) => say(StatusCode::BAD_REQUEST, code),
-            Refused::Name(NameRefused::Namespace | NameRefused::Reserved) => {
-                say(StatusCode::BAD_REQUEST, ErrorCode::InvalidNamespace)
-            }
-            Refused::Name(NameRefused::KeyMissing) => {
-                say(StatusCode::BAD_REQUEST, ErrorCode::MissingKey)
-            }
-            Refused::Name(NameRefused::Key) => say(StatusCode::BAD_REQUEST, ErrorCode::InvalidKey),
+            Refused::Name(name) => say(StatusCode::BAD_REQUEST, code_of(name)),
             Refused::Proof(proof) => from_proof(&proof, detail),
             Refused::Held { retry_after, version, etag } => {
                 let mut error = say(StatusCode::CONFLICT, ErrorCode::Waiting).after(retry_after);
@@ -73,6 +67,11 @@ impl From<Refused> for ApiError {
             }
             Refused::Deadlock => say(StatusCode::CONFLICT, ErrorCode::Waiting).after(Span::secs(1)),
             Refused::Txn(refused) => from_txn(refused, detail),
+            Refused::NoAttachment => say(StatusCode::NOT_FOUND, ErrorCode::AttachmentNotFound),
+            Refused::AttachmentTooLarge { .. } => {
+                say(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::AttachmentTooLarge)
+            }
+            Refused::AttachmentsFull => say(StatusCode::CONFLICT, ErrorCode::TooManyAttachments),
             Refused::Exists => say(StatusCode::CONFLICT, ErrorCode::AlreadyExists),
             Refused::Version { current, etag } => {
                 let mut error = say(StatusCode::CONFLICT, ErrorCode::VersionConflict);
@@ -122,6 +121,14 @@ impl From<Refused> for ApiError {
             }
             Refused::Store(error) => from_store(&error),
         }
+    }
+}
+
+fn code_of(refused: NameRefused) -> ErrorCode {
+    match refused {
+        NameRefused::Namespace | NameRefused::Reserved => ErrorCode::InvalidNamespace,
+        NameRefused::KeyMissing => ErrorCode::MissingKey,
+        NameRefused::Key => ErrorCode::InvalidKey,
     }
 }
 

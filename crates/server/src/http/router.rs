@@ -19,7 +19,7 @@ use super::auth::{self, Class, TcRules};
 use super::body::{Body, BodyError, Response};
 use super::call::{Call, Origin};
 use super::error::ApiError;
-use super::{coordinator, lease, list, read, state, system, txn, watch};
+use super::{attachment, coordinator, lease, list, read, state, system, txn, watch};
 use crate::app::App;
 use crate::clock::Stopwatch;
 use crate::metrics::{Levels, Operation, Outcome};
@@ -93,6 +93,11 @@ routes! {
     MUTATE [POST] Mutate (Write) state::mutate,
     METADATA [POST] Metadata (Write) state::metadata,
     REMOVE [POST] Remove (Write) state::remove,
+    ATTACHMENTS [POST] Attachment (Write) attachment::attach,
+    ATTACHMENTS [GET] Attachment (Any) attachment::list,
+    ATTACHMENTS [DELETE] Attachment (Write) attachment::delete_all,
+    ATTACHMENT [GET] Attachment (Any) attachment::get,
+    ATTACHMENT [DELETE] Attachment (Write) attachment::delete,
     LEASES [GET] List (Read) list::leases,
     LEASES_REVOKE [POST] Revoke (ReadWrite) lease::revoke,
     KEYS [GET] List (Read) list::keys,
@@ -148,8 +153,19 @@ static PAGES: &[Route] = &[
     },
 ];
 
-fn find(routes: &'static [Route], path: &str) -> Option<&'static Route> {
-    routes.iter().find(|route| match route.path.strip_suffix("{id}") {
+/// The route that takes the method, else any of that path.
+fn find(routes: &'static [Route], path: &str, method: &Method) -> Option<&'static Route> {
+    let mut all = at(routes, path);
+    let first = all.next()?;
+    if first.takes(method) {
+        return Some(first);
+    }
+    Some(all.find(|route| route.takes(method)).unwrap_or(first))
+}
+
+/// All routes of a path: several when their methods are answered by different handlers.
+fn at(routes: &'static [Route], path: &str) -> impl Iterator<Item = &'static Route> {
+    routes.iter().filter(move |route| match route.path.strip_suffix("{id}") {
         Some(folder) => path.strip_prefix(folder).is_some_and(is_one_segment),
         None => route.path == path,
     })
@@ -166,8 +182,10 @@ impl Route {
         as_asked || (method == Method::HEAD && self.methods.contains(&Method::GET))
     }
 
-    fn allowed(&self) -> Option<HeaderValue> {
-        let names: Vec<&str> = self.methods.iter().map(Method::as_str).collect();
+    /// The methods of the path, whichever handlers answer them.
+    fn allowed(&self, routes: &'static [Self]) -> Option<HeaderValue> {
+        let same = routes.iter().filter(|route| route.path == self.path);
+        let names: Vec<&str> = same.flat_map(|route| route.methods).map(Method::as_str).collect();
         HeaderValue::from_str(&names.join(", ")).ok()
     }
 }
@@ -217,7 +235,7 @@ impl Entry {
     ) -> Response {
         let app = &self.api.app;
         let (head, body) = request.into_parts();
-        let route = find(self.routes, head.uri.path());
+        let route = find(self.routes, head.uri.path(), &head.method);
         let class = route.map_or(Class::Open, |route| route.class);
         let call = Call::new(self.api.clone(), head, origin, class);
         let correlation = call.correlation.clone();
@@ -234,7 +252,9 @@ impl Entry {
         measure.done(response.status());
         let wrong_method = response.status() == StatusCode::METHOD_NOT_ALLOWED;
         let headers = response.headers_mut();
-        if let Some(allowed) = route.filter(|_| wrong_method).and_then(Route::allowed) {
+        if let Some(allowed) =
+            route.filter(|_| wrong_method).and_then(|route| route.allowed(self.routes))
+        {
             headers.insert(header::ALLOW, allowed);
         }
         headers.insert(HeaderName::from_static(names::CORRELATION_ID), correlation.into_header());

@@ -170,7 +170,7 @@ fn metadata_of(written: &Written) -> Metadata {
 
 /// After a refusal, reads what is left of the body within bounds: a sender that is still busy
 /// sending would not hear the answer. One that has fallen silent hears it at once.
-async fn heard_out(
+pub(super) async fn heard_out(
     outcome: Result<Response, ApiError>,
     pieces: &mut Pieces,
 ) -> Result<Response, ApiError> {

@@ -6,15 +6,17 @@ use lockd_core::answer::{Answer, Remembered, Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
-use lockd_core::limits::{ANSWERS_MAX, FENCES_MAX, PARTICIPANTS_MAX};
+use lockd_core::limits::{ANSWERS_MAX, ATTACHMENTS_MAX, FENCES_MAX, PARTICIPANTS_MAX};
 use lockd_core::record::{
-    Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
+    Attachment, Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
 };
 use lockd_core::time::{BootId, Deadline, Span, Tick, Timeline, UnixMillis};
 use lockd_core::txn::{Outcome, Participant, TxnRecord, TxnState, Why};
 
 use super::CodecError;
-use super::write::{HAS_ENDED, HAS_LEASE, HAS_STAGED, HAS_STATE, IS_HIDDEN};
+use super::write::{
+    HAS_ATTACHMENTS, HAS_ENDED, HAS_LEASE, HAS_STAGED, HAS_STAGED_ATTACHMENTS, HAS_STATE, IS_HIDDEN,
+};
 
 type Read<T> = Result<T, CodecError>;
 
@@ -120,7 +122,29 @@ pub(super) fn record(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<KeyRe
     if has(HAS_STAGED) {
         record.staged = Some(staged(reader)?);
     }
+    if has(HAS_ATTACHMENTS) {
+        record.attachments = attachments(reader)?;
+    }
+    if has(HAS_STAGED_ATTACHMENTS) {
+        let staged = record.staged.as_mut().ok_or_else(|| reader.malformed())?;
+        staged.attachments = Some(attachments(reader)?);
+    }
     Ok(record)
+}
+
+fn attachments(reader: &mut Reader<'_>) -> Read<Vec<Attachment>> {
+    let mut attachments = Vec::new();
+    for _ in 0..reader.count(ATTACHMENTS_MAX)? {
+        attachments.push(Attachment {
+            id: reader.text()?.into(),
+            name: reader.text()?.into(),
+            content_type: reader.text()?.into(),
+            created_at: UnixMillis(reader.number()?),
+            updated_at: UnixMillis(reader.number()?),
+            body: state(reader)?,
+        });
+    }
+    Ok(attachments)
 }
 
 fn lease(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<Lease> {
@@ -183,7 +207,7 @@ fn staged(reader: &mut Reader<'_>) -> Read<Staged> {
         2 => Change::Write(state(reader)?),
         _ => return Err(reader.malformed()),
     };
-    Ok(Staged { version, change, hidden, fences })
+    Ok(Staged { version, change, attachments: None, hidden, fences })
 }
 
 fn remembered(reader: &mut Reader<'_>) -> Read<Remembered> {

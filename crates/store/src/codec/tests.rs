@@ -6,7 +6,7 @@ use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
 use lockd_core::record::{
-    Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
+    Attachment, Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
 };
 use lockd_core::time::{BootId, Deadline, Now, Span, Tick, Timeline, UnixMillis};
 use lockd_core::txn::{Outcome, Participant, TxnRecord, TxnState, Why};
@@ -27,6 +27,7 @@ fn full() -> KeyRecord {
         fence: Fence(300),
         version: Version(12),
         state: Some(state(Content::Inline(b"{\"a\":1}".as_slice().into()))),
+        attachments: Vec::new(),
         hidden: true,
         updated_at: UnixMillis(1_700_000_000_000),
         lease: Some(Lease {
@@ -41,6 +42,7 @@ fn full() -> KeyRecord {
         staged: Some(Staged {
             version: Version(13),
             change: Change::Write(state(Content::Blob("default/k/300-x".into()))),
+            attachments: None,
             hidden: Some(false),
             fences: vec![FenceCondition {
                 key: KeyName::parse("ns", "leader").unwrap(),
@@ -75,9 +77,29 @@ fn remembered(id: u128, answer: Answer) -> Remembered {
     Remembered { stamp: Stamp { id, request: id << 64 }, at: UnixMillis(8), answer }
 }
 
+/// With attachments, committed and staged.
+fn fuller() -> KeyRecord {
+    let attachment = |name: &str, content| Attachment {
+        id: format!("id-{name}").into(),
+        name: name.into(),
+        content_type: "text/plain".into(),
+        created_at: UnixMillis(5),
+        updated_at: UnixMillis(6_000_000),
+        body: State { etag: Etag([3; 32]), bytes: 9, content },
+    };
+    let small = attachment("a", Content::Inline(b"hello".as_slice().into()));
+    let large = attachment("b", Content::Blob("default/k/300-y".into()));
+    let mut record = full();
+    record.attachments = vec![small.clone()];
+    if let Some(staged) = &mut record.staged {
+        staged.attachments = Some(vec![small, large]);
+    }
+    record
+}
+
 #[test]
 fn a_record_comes_back_as_it_was() {
-    for record in [KeyRecord { stored: true, ..KeyRecord::default() }, full()] {
+    for record in [KeyRecord { stored: true, ..KeyRecord::default() }, full(), fuller()] {
         assert_eq!(decode(&encode(&record, BOOT), &timeline()), Ok(record));
     }
 }
@@ -90,7 +112,7 @@ fn a_lease_of_another_boot_is_put_on_the_present_timeline() {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let bytes = encode(&full(), BOOT);
+    let bytes = encode(&fuller(), BOOT);
     for at in 0..bytes.len() * 8 {
         let mut damaged = bytes.to_vec();
         damaged[at / 8] ^= 1 << (at % 8);
@@ -100,7 +122,7 @@ fn every_flipped_bit_is_noticed() {
 
 #[test]
 fn every_cut_is_noticed() {
-    let bytes = encode(&full(), BOOT);
+    let bytes = encode(&fuller(), BOOT);
     for length in 0..bytes.len() {
         assert!(decode(&bytes.slice(..length), &timeline()).is_err(), "{length} bytes");
     }

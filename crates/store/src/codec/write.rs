@@ -1,7 +1,9 @@
 //! Fields to bytes. Numbers are LEB128, texts carry their length, choices are one byte.
 
 use lockd_core::answer::{Answer, Remembered, Written};
-use lockd_core::record::{Change, Content, End, Ended, KeyRecord, Lease, Staged, State};
+use lockd_core::record::{
+    Attachment, Change, Content, End, Ended, KeyRecord, Lease, Staged, State,
+};
 use lockd_core::time::BootId;
 use lockd_core::txn::{Outcome, TxnRecord, TxnState, Why};
 
@@ -10,6 +12,8 @@ pub(super) const HAS_LEASE: u8 = 2;
 pub(super) const HAS_STAGED: u8 = 4;
 pub(super) const HAS_ENDED: u8 = 8;
 pub(super) const IS_HIDDEN: u8 = 16;
+pub(super) const HAS_ATTACHMENTS: u8 = 32;
+pub(super) const HAS_STAGED_ATTACHMENTS: u8 = 64;
 
 /// A good guess at how large the record will be.
 pub(super) fn inline_bytes(record: &KeyRecord) -> usize {
@@ -26,12 +30,16 @@ pub(super) fn inline_bytes(record: &KeyRecord) -> usize {
 
 pub(super) fn record(out: &mut Vec<u8>, record: &KeyRecord, boot: BootId) {
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    let staged_attachments =
+        record.staged.as_ref().and_then(|staged| staged.attachments.as_deref());
     out.push(
         flag(record.state.is_some(), HAS_STATE)
             | flag(record.lease.is_some(), HAS_LEASE)
             | flag(record.staged.is_some(), HAS_STAGED)
             | flag(record.ended.is_some(), HAS_ENDED)
-            | flag(record.hidden, IS_HIDDEN),
+            | flag(record.hidden, IS_HIDDEN)
+            | flag(!record.attachments.is_empty(), HAS_ATTACHMENTS)
+            | flag(staged_attachments.is_some(), HAS_STAGED_ATTACHMENTS),
     );
     number(out, record.fence.0);
     number(out, record.version.0);
@@ -51,6 +59,24 @@ pub(super) fn record(out: &mut Vec<u8>, record: &KeyRecord, boot: BootId) {
     }
     if let Some(staged) = &record.staged {
         self::staged(out, staged);
+    }
+    if !record.attachments.is_empty() {
+        attachments(out, &record.attachments);
+    }
+    if let Some(staged) = staged_attachments {
+        attachments(out, staged);
+    }
+}
+
+fn attachments(out: &mut Vec<u8>, attachments: &[Attachment]) {
+    count(out, attachments.len());
+    for attachment in attachments {
+        text(out, &attachment.id);
+        text(out, &attachment.name);
+        text(out, &attachment.content_type);
+        number(out, attachment.created_at.0);
+        number(out, attachment.updated_at.0);
+        state(out, &attachment.body);
     }
 }
 

@@ -167,6 +167,31 @@ fn what_is_replaced_or_given_up_leaves_no_file() {
 }
 
 #[test]
+fn the_sdk_attaches_and_reads() {
+    let server = Server::start(lockd_tests::Options::in_memory());
+    let lockd_tests::Place::Tcp(address) = server.place else { panic!("not over the network") };
+    let client = lockd_client::Client::connect(&format!("http://{address}")).expect("a client");
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    runtime.block_on(async {
+        let lease = client.lease("k").await.expect("free");
+        let files = lease.attachments();
+        let put = files.put("a.txt", "hello".to_owned().into_bytes()).content_type("text/plain");
+        let attached = put.await.expect("attached");
+        assert_eq!((attached.info.size, attached.version, attached.kept), (5, 1, false));
+        let kept = files.put("a.txt", b"other".to_vec()).keep_existing().await.expect("kept");
+        assert!(kept.kept);
+        assert!(files.delete("none").await.is_ok_and(|deleted| !deleted));
+        assert_eq!(files.list().await.expect("a list").len(), 1);
+        let everybody = client.attachments("k");
+        assert!(everybody.get("a.txt").await.expect("an answer").is_none(), "staged");
+        lease.release().await.expect("released");
+        let mut stream = everybody.get("a.txt").await.expect("an answer").expect("one");
+        assert_eq!((stream.length(), stream.content_type()), (Some(5), Some("text/plain")));
+        assert_eq!(stream.chunk().await.expect("bytes").as_deref(), Some(&b"hello"[..]));
+    });
+}
+
+#[test]
 fn a_gigabyte_goes_in_and_out_in_little_memory() {
     const PIECE: usize = 1 << 20;
     const PIECES: u64 = 1_000;

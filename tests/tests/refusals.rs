@@ -649,7 +649,7 @@ fn path_rows(table: &mut Table) {
         ErrorCode::NamespaceConfigUnavailable,
     );
     for path in path::ALL {
-        for method in ["DELETE", "PUT", "PATCH", "BREW"] {
+        for method in ["PUT", "PUT", "PATCH", "BREW"] {
             let request = Request::new(method, path);
             table.row(format!("{method} {path}"), request, 405, ErrorCode::MethodNotAllowed);
         }
@@ -782,6 +782,11 @@ const ELSEWHERE: &[(ErrorCode, &str)] = &[
     (ErrorCode::TcServerRequired, "tls.rs"),
     (ErrorCode::TcUnavailable, "tls.rs"),
     (ErrorCode::CertificateExpired, "tls.rs"),
+    (ErrorCode::MissingAttachment, "attachments.rs"),
+    (ErrorCode::InvalidMaxBytes, "attachments.rs"),
+    (ErrorCode::AttachmentNotFound, "attachments.rs"),
+    (ErrorCode::AttachmentTooLarge, "attachments.rs"),
+    (ErrorCode::TooManyAttachments, "attachments.rs"),
     (ErrorCode::MissingTxnId, "transfer.rs"),
     (ErrorCode::InvalidTxnId, "transfer.rs"),
     (ErrorCode::InvalidState, "transfer.rs"),

@@ -258,3 +258,41 @@ fn a_pipe_of_edits_needs_no_server() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(text(&output.stdout), "{\"keep\":1.0,\"a\":{\"b\":1}}\n");
 }
+
+#[test]
+fn attachments_are_put_listed_read_and_deleted() {
+    let server = Server::start();
+    let script = r#"
+        eval "$(lockd client acquire reports/7)"
+        printf 'all is well' > summary.txt
+        lockd client attachments put reports/7 --file summary.txt --content-type text/plain
+        printf 'more' | lockd client attachments put --name more
+        lockd client attachments list | cut -f 1,2,3
+        lockd client attachments list --public
+        lockd client release
+        unset LOCKD_CLIENT_LEASE
+        lockd client attachments get reports/7 --name summary.txt -o copy.txt
+        cmp summary.txt copy.txt
+        lockd client attachments get reports/7 --name more; echo
+        eval "$(lockd client acquire reports/7)"
+        lockd client attachments delete --name more
+        lockd client attachments delete-all
+        lockd client release
+    "#;
+    let output = server.shell(script);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let sha = "f70579cce37a17bd1c4c4061b0beff0fbf58853a2f0c72a14f";
+    let said = text(&output.stdout);
+    assert!(said.starts_with(&format!("attached summary.txt bytes=11 sha256={sha}")), "{said}");
+    let rest: Vec<&str> = said.lines().skip(2).collect();
+    let expected = [
+        "more\t4\tapplication/octet-stream",
+        "summary.txt\t11\ttext/plain",
+        "more",
+        "deleted",
+        "deleted 1",
+    ];
+    assert_eq!(rest, expected, "{said}");
+    let (code, why) = server.fails(&["attachments", "get", "reports/7", "--name", "more"]);
+    assert!(code == 1 && why.contains("has no attachment"), "{code}: {why}");
+}

@@ -78,6 +78,11 @@ impl Call {
         }
     }
 
+    pub(crate) fn method(mut self, method: Method) -> Self {
+        self.method = method;
+        self
+    }
+
     pub(crate) fn repeat(mut self, repeat: Repeat) -> Self {
         self.repeat = repeat;
         self

@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use crate::acquire::{Acquire, NoWaitSet};
+use crate::attachment::AttachmentsView;
 use crate::call::{Call, Patience, Repeat};
 use crate::clock::Clock;
 use crate::context::{LeaseContext, RawLease};
@@ -128,6 +129,11 @@ impl Client {
     /// Reads committed state piece by piece; needs no lease.
     pub fn get_stream(&self, key: impl Into<String>) -> GetStream {
         GetStream::public(self.clone(), key.into())
+    }
+
+    /// The committed attachments of a key; needs no lease.
+    pub fn attachments(&self, key: impl Into<String>) -> AttachmentsView {
+        AttachmentsView::public(self.clone(), key.into())
     }
 
     /// Reads several keys as of one moment.

@@ -13,6 +13,7 @@ use lockd_wire::{header, path};
 use serde::Serialize;
 
 use crate::acquire::{Grant, ttl_ms};
+use crate::attachment::Attachments;
 use crate::body::Source;
 use crate::call::{Call, Patience};
 use crate::client::Client;
@@ -167,6 +168,11 @@ impl RawLease {
     {
         let expressions = expressions.into_iter().map(|text| text.as_ref().to_owned()).collect();
         Mutate::new(Arc::clone(&self.authority), expressions)
+    }
+
+    /// Bytes of any kind beside the state.
+    pub fn attachments(&self) -> Attachments {
+        Attachments::of(&self.authority)
     }
 
     /// Stages the removal of the state.

@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::acquire::Grant;
+use crate::attachment::Attachments;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::context::{Authority, LeaseContext};
@@ -184,6 +185,11 @@ impl Lease {
     /// Stages the removal of the state.
     pub fn remove(&self) -> Remove {
         Remove::new(Arc::clone(&self.authority))
+    }
+
+    /// Bytes of any kind beside the state.
+    pub fn attachments(&self) -> Attachments {
+        Attachments::of(&self.authority)
     }
 
     /// Stages new attributes.

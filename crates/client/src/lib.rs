@@ -32,6 +32,7 @@ mod cycle;
 mod lease;
 mod release;
 
+mod attachment;
 mod read;
 mod txn;
 mod update;
@@ -50,6 +51,7 @@ mod retry;
 mod transport;
 
 pub use acquire::{Acquire, Detached, Grant, NoWaitSet, WaitSet};
+pub use attachment::{Attached, AttachmentStream, Attachments, AttachmentsView, PutAttachment};
 pub use backup::BackupStream;
 pub use body::Source;
 pub use client::Client;

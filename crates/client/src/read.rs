@@ -44,20 +44,20 @@ impl Document {
 
 /// What is read, and by whom.
 #[derive(Clone, Debug)]
-enum Scope {
+pub(crate) enum Scope {
     Public { client: Client, namespace: Option<String>, key: String },
     Leased(Arc<Authority>),
 }
 
 impl Scope {
-    fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         match self {
             Self::Public { client, .. } => client,
             Self::Leased(authority) => authority.client(),
         }
     }
 
-    fn set_namespace(&mut self, to: String) {
+    pub(crate) fn set_namespace(&mut self, to: String) {
         match self {
             Self::Public { namespace, .. } => *namespace = Some(to),
             Self::Leased(_) => {}
@@ -65,17 +65,21 @@ impl Scope {
     }
 
     fn call(&self) -> Result<Call, Failed> {
+        self.call_to(path::GET)
+    }
+
+    pub(crate) fn call_to(&self, path: &'static str) -> Result<Call, Failed> {
         match self {
             Self::Public { client, namespace, key } => Ok(client
-                .call(Method::POST, path::GET)
+                .call(Method::POST, path)
                 .query("key", key)
                 .query_if("namespace", client.namespace_or(namespace.as_deref()))
                 .query("public", "1")),
-            Self::Leased(authority) => authority.call(path::GET),
+            Self::Leased(authority) => authority.call(path),
         }
     }
 
-    fn observe(&self, failure: Failed) -> Failed {
+    pub(crate) fn observe(&self, failure: Failed) -> Failed {
         match self {
             Self::Public { .. } => failure,
             Self::Leased(authority) => authority.observe(failure),

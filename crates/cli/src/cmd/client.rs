@@ -3,6 +3,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod arguments;
+mod attachments;
 pub(crate) mod describe;
 pub(crate) mod document;
 mod edit;
@@ -103,6 +104,7 @@ pub(crate) enum RemoteCommand {
     Remove(remove::RemoveArgs),
     Set(set::SetArgs),
     Mutate(mutate::MutateArgs),
+    Attachments(attachments::AttachmentsArgs),
     Describe(describe::DescribeArgs),
     Ls(ls::LsArgs),
     Leases(leases::LeasesArgs),
@@ -194,6 +196,7 @@ async fn dispatch(args: ClientArgs) -> Done<ExitCode> {
         RemoteCommand::Remove(args) => remove::run(&session, args).await,
         RemoteCommand::Set(args) => set::run(&session, args).await,
         RemoteCommand::Mutate(args) => mutate::run(&session, args).await,
+        RemoteCommand::Attachments(args) => attachments::run(&session, args).await,
         RemoteCommand::Describe(args) => describe::run(&session, args).await,
         RemoteCommand::Ls(args) => ls::run(&session, args).await,
         RemoteCommand::Leases(args) => leases::run(&session, args).await,
@@ -215,6 +218,7 @@ impl RemoteCommand {
             | Self::Remove(_)
             | Self::Set(_)
             | Self::Mutate(_)
+            | Self::Attachments(_)
             | Self::Describe(_)
             | Self::Ls(_)
             | Self::Leases(_)

@@ -649,7 +649,7 @@ fn path_rows(table: &mut Table) {
         ErrorCode::NamespaceConfigUnavailable,
     );
     for path in path::ALL {
-        for method in ["PUT", "PUT", "PATCH", "BREW"] {
+        for method in ["PUT", "PATCH", "TRACE", "BREW"] {
             let request = Request::new(method, path);
             table.row(format!("{method} {path}"), request, 405, ErrorCode::MethodNotAllowed);
         }

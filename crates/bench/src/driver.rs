@@ -29,6 +29,7 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) enum Script {
     Cycle(Cycle),
+    Txn(Txn),
     Read(Read),
 }
 
@@ -60,6 +61,7 @@ async fn repeat(mut connection: Connection, mut script: Script, window: Window) 
     while Instant::now() < window.until {
         match &mut script {
             Script::Cycle(cycle) => cycle.step(&mut connection, &mut log).await?,
+            Script::Txn(txn) => txn.step(&mut connection, &mut log).await?,
             Script::Read(read) => read.step(&mut connection, &mut log).await?,
         }
     }
@@ -168,6 +170,51 @@ impl Cycle {
         let request = self.requests.release(&self.key, &self.lease, sizes.release);
         connection.call(request).await.and_then(Answer::ok).context("release")?;
         log.note(Kind::Release, start);
+        Ok(())
+    }
+}
+
+/// Several keys in one transaction: acquire and update each, release one.
+#[derive(Debug)]
+pub(crate) struct Txn {
+    keys: Keys,
+    leases: Vec<(String, Lease)>,
+    document: Vec<u8>,
+    requests: Requests,
+}
+
+impl Txn {
+    pub(crate) fn new(keys: Keys, count: usize, documents: &Documents, bytes: usize) -> Self {
+        let leases = vec![(String::new(), Lease::default()); count];
+        let mut document = Vec::new();
+        documents.write(1, bytes, &mut document);
+        Self { keys, leases, document, requests: Requests::default() }
+    }
+
+    async fn step(&mut self, connection: &mut Connection, log: &mut Log) -> Result<()> {
+        let mut start = Instant::now();
+        let mut txn = String::new();
+        for (key, lease) in &mut self.leases {
+            write_key(self.keys.next(), key);
+            let request = match txn.as_str() {
+                "" => self.requests.acquire(key, Wait::No, 0),
+                txn => self.requests.join(key, txn),
+            };
+            let answer = connection.call(request).await.and_then(Answer::ok).context("acquire")?;
+            start = log.note(Kind::Acquire, start);
+            lease.read(answer.body)?;
+            txn.clone_from(&lease.txn);
+        }
+        for (key, lease) in &self.leases {
+            let request = self.requests.update(key, lease, Then::Stage, &self.document, 0);
+            connection.call(request).await.and_then(Answer::ok).context("update")?;
+            start = log.note(Kind::Update, start);
+        }
+        if let Some((key, lease)) = self.leases.first() {
+            let request = self.requests.release(key, lease, 0);
+            connection.call(request).await.and_then(Answer::ok).context("release")?;
+            log.note(Kind::Release, start);
+        }
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ mod read;
 mod restart;
 mod scale;
 mod tls;
+mod txn;
 mod waiters;
 
 use std::path::PathBuf;
@@ -99,6 +100,7 @@ impl Bench {
             Measure::Waiters,
             Measure::Large,
             Measure::Tls,
+            Measure::Txn,
         ];
         for measure in all.into_iter().filter(|measure| self.plan.wants(*measure)) {
             let rows = Box::pin(async {
@@ -111,6 +113,7 @@ impl Bench {
                     Measure::Waiters => waiters::measure(self).await,
                     Measure::Large => large::measure(self).await,
                     Measure::Tls => tls::measure(self).await,
+                    Measure::Txn => txn::measure(self).await,
                 }
             });
             match rows.await {

@@ -77,6 +77,8 @@ pub(crate) enum Measure {
     Large,
     /// Cycle and read over mutual TLS, by the same without
     Tls,
+    /// Transactions over several keys
+    Txn,
 }
 
 /// What a run does, with nothing left open.
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn without_a_choice_everything_is_measured() {
         let plan = plan("lockd-bench run", 20_000);
-        assert_eq!(plan.measures.len(), 8);
+        assert_eq!(plan.measures.len(), 9);
         assert_eq!(plan.rounds, 3);
         assert_eq!(plan.waiters_many, 10_000);
     }

@@ -95,6 +95,19 @@ impl Requests {
         self.acquire_at("/hold", key, wait, 0)
     }
 
+    /// An acquire that takes part in a transaction.
+    pub(crate) fn join(&mut self, key: &str, txn: &str) -> &[u8] {
+        self.start("/v1/acquire", 0);
+        put(
+            &mut self.body,
+            format_args!(
+                "{{\"key\":\"{key}\",\"ttl_seconds\":{TTL_SECONDS},\"owner\":\"bench\",\
+                 \"block_seconds\":-1,\"txn_id\":\"{txn}\"}}"
+            ),
+        );
+        self.finish_json()
+    }
+
     fn acquire_at(&mut self, path: &str, key: &str, wait: Wait, answer_bytes: usize) -> &[u8] {
         let block = match wait {
             Wait::No => -1,

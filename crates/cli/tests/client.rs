@@ -296,3 +296,37 @@ fn attachments_are_put_listed_read_and_deleted() {
     let (code, why) = server.fails(&["attachments", "get", "reports/7", "--name", "more"]);
     assert!(code == 1 && why.contains("has no attachment"), "{code}: {why}");
 }
+
+#[test]
+fn transactions_are_shown_and_decided() {
+    let server = Server::start();
+    let script = r#"
+        txn=0123456789abcdefghi0
+        lockd client acquire a --txn-id $txn > a.env
+        lockd client acquire b --txn-id $txn > b.env
+        (eval "$(cat a.env)"; echo '{"n":1}' | lockd client update a > /dev/null)
+        (eval "$(cat b.env)"; echo '{"n":2}' | lockd client update b > /dev/null)
+        lockd txn list --server $LOCKD_CLIENT_SERVER | cut -f 1,2,3
+        lockd txn commit $txn --server $LOCKD_CLIENT_SERVER
+        lockd txn show $txn --server $LOCKD_CLIENT_SERVER | grep '^state\|^key'
+        lockd client get a
+        lockd client get b
+        lockd txn replay --txn-id $txn --server $LOCKD_CLIENT_SERVER --output json
+        lockd txn rollback $txn --server $LOCKD_CLIENT_SERVER || echo $?
+    "#;
+    let output = server.shell(script);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let expected = "\
+0123456789abcdefghi0\tpending\t2
+0123456789abcdefghi0 commit
+state:       commit
+key:         default/a
+key:         default/b
+{\"n\":1}
+{\"n\":2}
+{\"txn_id\":\"0123456789abcdefghi0\",\"state\":\"commit\"}
+1
+";
+    assert_eq!(text(&output.stdout), expected);
+    assert!(text(&output.stderr).contains("the transaction is committed"));
+}

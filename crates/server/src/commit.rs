@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 
 use many::{Batch, Changed};
-pub(crate) use many::{NotJoined, NotSettled, TXN_PREFIX, decode_txn};
+pub(crate) use many::{DUE_PREFIX, NotJoined, NotSettled, TXN_PREFIX, decode_txn};
 
 /// How often a race for one record may be lost before the caller is told to come back.
 const ATTEMPTS_MAX: usize = 32;

@@ -16,7 +16,9 @@ use lockd_store::embedded::{self, BackupError, Problem, Report, RestoreSummary};
 use lockd_store::{EmbeddedOptions, EmbeddedStore, Name, OpenError, Store, StoreError, codec};
 use serde_json::{Value, json};
 
-use crate::commit::{FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, TXN_PREFIX, read_floor, record_name};
+use crate::commit::{
+    DUE_PREFIX, FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, TXN_PREFIX, read_floor, record_name,
+};
 
 /// Far more grants than a key can see between a backup and its restore.
 const TOKENS_SKIPPED: u64 = 1 << 32;
@@ -132,7 +134,7 @@ fn verify(name: &str, bytes: &[u8], named: &mut Vec<(KeyName, Arc<str>)>) -> Res
     if name == FLOOR_NAME {
         return read_floor(bytes).map(drop).map_err(|error| error.to_string());
     }
-    if name.starts_with(LEASE_PREFIX) {
+    if name.starts_with(LEASE_PREFIX) || name.starts_with(DUE_PREFIX) {
         return Ok(());
     }
     Err("a record of a kind that this program does not know".into())

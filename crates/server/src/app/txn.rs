@@ -17,6 +17,9 @@ use crate::tasks::Complete;
 /// How often a key may change hands while its transaction is looked up.
 pub(super) const LOOKS_MAX: usize = 8;
 
+/// Transactions that are looked at together.
+const DUE_PAGE: usize = 1_000;
+
 /// A transaction, for those who look on.
 pub(crate) struct TxnView {
     pub(crate) txn: TxnId,
@@ -156,8 +159,10 @@ impl App {
     pub(crate) fn finish_txn(self: &Arc<Self>, txn: TxnId) -> Complete<Result<(), Refused>> {
         let app = Arc::clone(self);
         self.tasks.complete(async move {
-            let known = app.records.load_txn(txn).await?.ok_or(TxnRefused::NotFound)?;
-            app.tidy_txn(txn, known, Span(u64::MAX)).await?;
+            if app.records.load_txn(txn).await?.is_none() {
+                return Err(TxnRefused::NotFound.into());
+            }
+            app.tidy_txn(txn, Span(u64::MAX)).await?;
             Ok(())
         })
     }
@@ -184,54 +189,55 @@ impl App {
         Ok(record.map(|record| TxnView { txn, record }))
     }
 
-    /// One pass over all transactions: finishes what is decided, gives up what nobody holds any
-    /// more, and forgets what has been over for long enough.
+    /// One pass over the transactions that are due: finishes what is decided, gives up what nobody
+    /// holds any more, and forgets what has been over for long enough; how many were forgotten.
     pub(crate) async fn tidy_txns(self: &Arc<Self>, retention: Span) -> Result<usize, Refused> {
         let mut forgotten = 0;
-        let mut after: Option<String> = None;
         loop {
-            let page = self.txns(after.as_deref(), 1_000).await?;
-            let Some(last) = page.last() else { return Ok(forgotten) };
-            after = Some(last.txn.as_str().to_owned());
-            for TxnView { txn, record } in page {
-                forgotten += usize::from(self.tidy_txn(txn, record, retention).await?);
+            let page = self.records.due_txns(DUE_PAGE).await?;
+            for (name, txn) in &page {
+                let again = self.tidy_txn(*txn, retention).await?;
+                forgotten += usize::from(again.is_none());
+                self.records.due_again(Arc::clone(name), *txn, again).await?;
+            }
+            if page.len() < DUE_PAGE || self.tasks.is_stopping() {
+                return Ok(forgotten);
             }
         }
     }
 
+    /// Does what can be done about one transaction now; when to look at it again, if ever.
     async fn tidy_txn(
         self: &Arc<Self>,
         txn: TxnId,
-        record: TxnRecord,
         retention: Span,
-    ) -> Result<bool, Refused> {
+    ) -> Result<Option<UnixMillis>, Refused> {
         let now = self.clock().now().wall;
-        let is_past = |at: UnixMillis| at < now;
+        let Some(record) = self.records.load_txn(txn).await? else { return Ok(None) };
         match record.state {
             TxnState::Decided(_) if record.is_applied() => {
-                if !is_past(record.updated_at.plus(retention)) {
-                    return Ok(false);
-                }
-                Ok(self.records.forget_txn(txn).await?)
+                let until = record.updated_at.plus(retention);
+                let over = until < now && self.records.forget_txn(txn).await?;
+                Ok((!over).then_some(until.max(now)))
             }
             TxnState::Decided(outcome) => {
                 let by = By::Order;
                 let ask = Settle { txn, outcome, by, fences: Vec::new(), term: record.term };
                 self.records.settle(&ask).await?;
-                Ok(false)
+                Ok(Some(now))
             }
-            TxnState::Pending if is_past(record.expires_at) => {
+            TxnState::Pending if record.expires_at < now => {
                 let (outcome, by) = (Outcome::Rollback(Why::Lapsed), By::Abandoned);
                 let ask = Settle { txn, outcome, by, fences: Vec::new(), term: record.term };
                 match self.records.settle(&ask).await {
                     Ok(_)
                     | Err(CommitError::Refused(NotSettled::Refused(DecideRefused::StillHeld))) => {
-                        Ok(false)
+                        Ok(Some(now))
                     }
                     Err(error) => Err(error.into()),
                 }
             }
-            TxnState::Pending => Ok(false),
+            TxnState::Pending => Ok(Some(record.expires_at)),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lockd_core::fence::FenceFacts;
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
@@ -20,8 +21,23 @@ use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, index_op, record_name};
 /// The record of a transaction is stored under this prefix.
 pub(crate) const TXN_PREFIX: &str = "t/";
 
-pub(crate) fn txn_name(txn: TxnId) -> Name {
+/// An empty record under this prefix, an hour and an id says when to look at a transaction again.
+/// There is one for each, from its first key on.
+pub(crate) const DUE_PREFIX: &str = "x/";
+
+const HOUR_MS: u64 = 3_600_000;
+
+fn txn_name(txn: TxnId) -> Name {
     [TXN_PREFIX, txn.as_str()].concat().into()
+}
+
+/// The hour that begins after this moment, as a name that sorts by time.
+fn due_name(at: UnixMillis, txn: TxnId) -> Name {
+    format!("{DUE_PREFIX}{:012}/{}", at.0 / HOUR_MS + 1, txn.as_str()).into()
+}
+
+fn due_op(at: UnixMillis, txn: TxnId) -> Op {
+    Op { name: due_name(at, txn), expect: Expect::Any, write: Write::Put(Bytes::new()) }
 }
 
 /// Why a key did not join.
@@ -193,6 +209,36 @@ impl Records {
             }
         }
         Err(CommitError::Contended)
+    }
+
+    /// Transactions that are to be looked at by now, with the names under which they are due.
+    pub(crate) async fn due_txns(&self, limit: usize) -> Result<Vec<(Name, TxnId)>, StoreError> {
+        let now = self.clock.now().wall.0 / HOUR_MS;
+        let page = self.store.scan(DUE_PREFIX, None, limit).await?;
+        let due = page.into_iter().map_while(|(name, _)| {
+            let (hour, txn) = name.strip_prefix(DUE_PREFIX)?.split_once('/')?;
+            let due = hour.parse::<u64>().is_ok_and(|hour| hour <= now);
+            let txn = TxnId::parse(txn).ok()?;
+            due.then_some((name, txn))
+        });
+        Ok(due.collect())
+    }
+
+    /// A transaction was looked at: it is due again at another time, or never.
+    pub(crate) async fn due_again(
+        &self,
+        due: Name,
+        txn: TxnId,
+        at: Option<UnixMillis>,
+    ) -> Result<(), StoreError> {
+        if let Some(at) = at {
+            self.store.commit(vec![due_op(at, txn)]).await?;
+            if due_name(at, txn) == due {
+                return Ok(());
+            }
+        }
+        let done = Op { name: due, expect: Expect::Any, write: Write::Delete };
+        self.store.commit(vec![done]).await.map(drop)
     }
 
     /// Removes the record of a transaction that has reached all its keys; `false` when it was not
@@ -408,6 +454,7 @@ impl Records {
     fn ops(&self, batch: &Batch) -> Vec<Op> {
         let mut ops = batch.checks.clone();
         ops.extend(batch.txn.as_ref().map(txn_op));
+        ops.extend(batch.first_due());
         for changed in &batch.keys {
             ops.extend(self.key_op(changed));
             ops.extend(changed.index_op());
@@ -430,6 +477,9 @@ impl Records {
             return Err(StoreError::Unavailable(why.into()));
         }
         let mut steps = Steps { store: &self.store, begun: false };
+        if let Some(op) = batch.first_due() {
+            steps.take(op).await?;
+        }
         let mut reached = None;
         if batch.txn_last {
             reached = batch.txn.as_ref().map(txn_op);
@@ -496,6 +546,14 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// For a transaction that begins here.
+    fn first_due(&self) -> Option<Op> {
+        match &self.txn {
+            Some((txn, None, record)) => Some(due_op(record.expires_at, *txn)),
+            Some((_, Some(_), _)) | None => None,
+        }
+    }
+
     /// One key alone.
     pub(super) fn of(checks: Vec<Op>, changed: Changed) -> Self {
         Self { checks, keys: vec![changed], ..Self::default() }

@@ -3,14 +3,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use crate::parse::{self, Framing};
 
@@ -33,7 +32,7 @@ impl From<SocketAddr> for Place {
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: Stream,
+    stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
     inbox: Vec<u8>,
     joined: Vec<u8>,
 }
@@ -63,10 +62,10 @@ impl Connection {
         let stream = TcpStream::connect(place.address).await.context("connect")?;
         stream.set_nodelay(true)?;
         let stream = match place.tls {
-            None => Stream::Plain(stream),
+            None => Either::Left(stream),
             Some(tls) => {
                 let name = place.address.ip().into();
-                Stream::Tls(Box::new(tls.connect(name, stream).await.context("handshake")?))
+                Either::Right(Box::new(tls.connect(name, stream).await.context("handshake")?))
             }
         };
         Ok(Self { stream, inbox: Vec::new(), joined: Vec::new() })
@@ -116,54 +115,11 @@ impl Connection {
     /// Whether nothing has come in since the last request was sent.
     pub(crate) fn is_silent(&self) -> bool {
         let socket = match &self.stream {
-            Stream::Plain(stream) => stream,
-            Stream::Tls(stream) => stream.get_ref().0,
+            Either::Left(stream) => stream,
+            Either::Right(stream) => stream.get_ref().0,
         };
         let mut byte = [0];
         matches!(socket.try_read(&mut byte),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-    }
-}
-
-#[derive(Debug)]
-enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-macro_rules! each {
-    ($stream:expr, $inner:ident => $act:expr) => {
-        match $stream.get_mut() {
-            Stream::Plain($inner) => $act,
-            Stream::Tls($inner) => $act,
-        }
-    };
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write(cx, buf))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
     }
 }

@@ -66,7 +66,7 @@ pub use listing::{KeyPages, LeasePages, NamespacePages, TxnPages};
 pub use read::{Document, DocumentStream, Entry, Get, GetStream, ReadMany};
 pub use release::Release;
 pub use settings::{ClientBuilder, secs};
-pub use txn::{Settle, Txn};
+pub use txn::Txn;
 pub use update::{Finish, Update, Updated};
 pub use watch::{Change, Event, Watch};
 pub use write::{Mutate, Remove, Removed, SetMetadata};

@@ -27,13 +27,19 @@ pub struct Release {
 
 #[derive(Debug)]
 enum Holder {
-    Guard(Box<Lease>),
+    /// Guards of one transaction; the first is the one that is released.
+    Guards(Vec<Lease>),
     Raw(Arc<Authority>),
 }
 
 impl Release {
     pub(crate) fn guarded(lease: Lease, rollback: bool) -> Self {
-        Self::new(Holder::Guard(Box::new(lease)), rollback)
+        Self::new(Holder::Guards(vec![lease]), rollback)
+    }
+
+    /// Ends all leases of a transaction by letting go of the first.
+    pub(crate) fn all(leases: impl IntoIterator<Item = Lease>, rollback: bool) -> Self {
+        Self::new(Holder::Guards(leases.into_iter().collect()), rollback)
     }
 
     pub(crate) fn raw(authority: Arc<Authority>, rollback: bool) -> Self {
@@ -70,29 +76,36 @@ impl Release {
                 let patience = client.patience();
                 send(client, context, self.rollback, &self.fences, &name, patience).await?;
             }
-            // Dropped at the end: unless it is over by then, it is tried to be rolled back.
-            Holder::Guard(lease) => {
-                lease.stop_renewing().await;
-                let authority = lease.authority();
+            // Dropped at the end: what is not over by then is tried to be rolled back.
+            Holder::Guards(leases) => {
+                let Some(first) = leases.first() else {
+                    let why = "a transaction is decided by letting go of a key: give its leases";
+                    return Err(Failure::invalid(why).into());
+                };
+                for lease in &leases {
+                    lease.stop_renewing().await;
+                }
+                let authority = first.authority();
                 let (client, context) = (authority.client(), authority.context());
                 let patience = client.patience();
                 let sent =
                     send(client, context, self.rollback, &self.fences, &name, patience).await;
-                settle(&lease, sent)?;
+                settle(&leases, sent)?;
             }
         }
         Ok(())
     }
 }
 
-/// Tells the guard how its release went.
-fn settle(lease: &Lease, sent: Result<(), Failed>) -> Result<(), Failed> {
-    match &sent {
-        Ok(()) => lease.tenure().end(LostReason::Released),
-        Err(failure) => {
-            if let Some(reason) = failure.refusal().and_then(LostReason::told_by) {
-                lease.tenure().end(reason);
-            }
+/// Tells the guards how their release went.
+fn settle(leases: &[Lease], sent: Result<(), Failed>) -> Result<(), Failed> {
+    let over = match &sent {
+        Ok(()) => Some(LostReason::Released),
+        Err(failure) => failure.refusal().and_then(LostReason::told_by),
+    };
+    if let Some(over) = over {
+        for lease in leases {
+            lease.tenure().end(over.clone());
         }
     }
     sent

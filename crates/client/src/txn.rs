@@ -2,16 +2,11 @@
 //! not at all. The server decides when one of the keys is released, and that is what is sent here.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
 
 use crate::acquire::{Acquire, NoWaitSet};
-use crate::call::new_request_id;
 use crate::client::Client;
-use crate::error::{Error, Failure, ReleaseKind};
-use crate::lease::{Lease, LostReason};
-use crate::release::send;
-use crate::write::Fence;
+use crate::lease::Lease;
+use crate::release::Release;
 
 /// The letters of a transaction id.
 const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
@@ -45,13 +40,13 @@ impl Txn {
 
     /// Makes all that is staged visible, and ends all leases. They are given here because none of
     /// them is good for anything afterwards; one suffices to commit all keys of the transaction.
-    pub fn commit(self, leases: impl IntoIterator<Item = Lease>) -> Settle {
-        Settle::new(leases, false)
+    pub fn commit(self, leases: impl IntoIterator<Item = Lease>) -> Release {
+        Release::all(leases, false)
     }
 
     /// Forgets all that is staged, and ends all leases.
-    pub fn rollback(self, leases: impl IntoIterator<Item = Lease>) -> Settle {
-        Settle::new(leases, true)
+    pub fn rollback(self, leases: impl IntoIterator<Item = Lease>) -> Release {
+        Release::all(leases, true)
     }
 }
 
@@ -59,75 +54,6 @@ impl fmt::Debug for Txn {
     // The id is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Txn").finish_non_exhaustive()
-    }
-}
-
-/// Ends a transaction; await it. When it fails, its leases are let go of as if dropped.
-#[derive(Debug)]
-#[must_use = "nothing is decided before it is awaited"]
-pub struct Settle {
-    leases: Vec<Lease>,
-    rollback: bool,
-    fences: Vec<Fence>,
-    name: Option<String>,
-}
-
-impl Settle {
-    fn new(leases: impl IntoIterator<Item = Lease>, rollback: bool) -> Self {
-        let leases = leases.into_iter().collect();
-        Self { leases, rollback, fences: Vec::new(), name: None }
-    }
-
-    /// Only if the other lease is still the latest of its key, tested in the same step.
-    pub fn fenced_by(self, other: &Lease) -> Self {
-        let full_name = format!("{}/{}", other.namespace(), other.key());
-        self.fence(full_name, other.token())
-    }
-
-    /// Only if the latest token of that key, written `namespace/key`, is still this one.
-    pub fn fence(mut self, full_name: impl Into<String>, token: u64) -> Self {
-        self.fences.push(Fence { full_name: full_name.into(), token });
-        self
-    }
-
-    /// Names the request, so that it can be made again. Drawn at random when not set.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
-        self.name = Some(key.into());
-        self
-    }
-
-    async fn settle(self) -> Result<(), Error<ReleaseKind>> {
-        let Some(first) = self.leases.first() else {
-            let why = "a transaction is decided by letting go of a key: give its leases";
-            return Err(Failure::invalid(why).into());
-        };
-        for lease in &self.leases {
-            lease.stop_renewing().await;
-        }
-        let authority = first.authority();
-        let (client, context) = (authority.client(), authority.context());
-        let name = self.name.unwrap_or_else(new_request_id);
-        let patience = client.patience();
-        let sent = send(client, context, self.rollback, &self.fences, &name, patience).await;
-        let over = match &sent {
-            Ok(()) => Some(LostReason::Released),
-            Err(failure) => failure.refusal().and_then(LostReason::told_by),
-        };
-        if let Some(over) = over {
-            for lease in &self.leases {
-                lease.tenure().end(over.clone());
-            }
-        }
-        Ok(sent?)
-    }
-}
-
-impl IntoFuture for Settle {
-    type Output = Result<(), Error<ReleaseKind>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.settle())
     }
 }
 

@@ -222,8 +222,8 @@ pub fn settle(
             remember(&mut decided, key, ask, now);
             changed.push((key.clone(), decided));
         }
-        next = applied(&next, key);
     }
+    next.participants.iter_mut().for_each(|participant| participant.applied = true);
     let record = (next != *record).then_some(next);
     Ok(Settled { outcome, record, keys: changed })
 }

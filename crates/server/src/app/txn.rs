@@ -196,7 +196,11 @@ impl App {
         loop {
             let page = self.records.due_txns(DUE_PAGE).await?;
             for (name, txn) in &page {
-                let again = self.tidy_txn(*txn, retention).await?;
+                let again = match self.tidy_txn(*txn, retention).await {
+                    // Told in the log; the others are looked after.
+                    Err(Refused::Store(StoreError::Damaged(_))) => Some(self.clock().now().wall),
+                    again => again?,
+                };
                 forgotten += usize::from(again.is_none());
                 self.records.due_again(Arc::clone(name), *txn, again).await?;
             }

@@ -19,8 +19,9 @@ use crate::clock::Stopwatch;
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: Mutex<HashMap<KeyName, Line>>,
-    /// For which keys transactions wait, once for each request. Locked after `lines`.
-    waits: Mutex<HashMap<TxnId, Vec<KeyName>>>,
+    /// Where transactions wait, once for each request. Locked after `lines`.
+    waits: Mutex<Waits>,
+    arrivals: AtomicU64,
     count: AtomicUsize,
     max: usize,
 }
@@ -38,10 +39,15 @@ struct Line {
     freed: Option<Stopwatch>,
 }
 
+/// The keys that a transaction waits for, each with the number of its place.
+type Waits = HashMap<TxnId, Vec<(KeyName, u64)>>;
+
 #[derive(Debug, Default)]
 struct Place {
     stamp: Option<Stamp>,
     txn: Option<TxnId>,
+    /// Grows with every place that is taken.
+    number: u64,
     turn: Notify,
     left: AtomicBool,
     /// Counts the requests that have stood here; the latest one owns the place.
@@ -88,7 +94,8 @@ pub(crate) enum Turn {
 impl Lines {
     pub(crate) fn new(max: usize) -> Arc<Self> {
         let (lines, waits) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { lines, waits, count: AtomicUsize::new(0), max })
+        let (count, arrivals) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Arc::new(Self { lines, waits, arrivals, count, max })
     }
 
     /// Whether anybody waits for the key.
@@ -112,13 +119,9 @@ impl Lines {
     ) -> Result<Waiting, JoinRefused> {
         let Arrival { stamp, txn, holder } = *arrival;
         let mut lines = self.lines.lock();
-        if let Some(txn) = txn
-            && waits_for_itself(txn, key, &lines, &self.waits.lock(), holder)
+        if let Some(line) = lines.get_mut(key)
+            && let Some(place) = stamp.and_then(|stamp| line.stamped.get(&stamp.id)).cloned()
         {
-            return Err(JoinRefused::Deadlock);
-        }
-        let line = lines.entry(key.clone()).or_default();
-        if let Some(place) = stamp.and_then(|stamp| line.stamped.get(&stamp.id)).cloned() {
             if place.stamp != stamp {
                 return Err(JoinRefused::Reused);
             }
@@ -131,15 +134,19 @@ impl Lines {
             return Ok(Waiting { lines: Arc::clone(self), key: key.clone(), place, occupant });
         }
         if self.count.load(Ordering::Relaxed) >= self.max {
-            if line.places.is_empty() {
-                lines.remove(key);
-            }
             return Err(JoinRefused::Full);
         }
+        if let Some(txn) = txn
+            && waits_for_itself(txn, key, &lines, &self.waits.lock(), holder)
+        {
+            return Err(JoinRefused::Deadlock);
+        }
+        let line = lines.entry(key.clone()).or_default();
         self.count.fetch_add(1, Ordering::Relaxed);
-        let place = Arc::new(Place { stamp, txn, ..Place::default() });
+        let number = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        let place = Arc::new(Place { stamp, txn, number, ..Place::default() });
         if let Some(txn) = txn {
-            self.waits.lock().entry(txn).or_default().push(key.clone());
+            self.waits.lock().entry(txn).or_default().push((key.clone(), number));
         }
         if let Some(stamp) = stamp {
             line.stamped.insert(stamp.id, Arc::clone(&place));
@@ -183,9 +190,7 @@ impl Lines {
         if let Some(txn) = place.txn {
             let mut waits = self.waits.lock();
             if let Some(keys) = waits.get_mut(&txn) {
-                if let Some(at) = keys.iter().position(|waited| waited == key) {
-                    keys.swap_remove(at);
-                }
+                keys.retain(|(_, number)| *number != place.number);
                 if keys.is_empty() {
                     waits.remove(&txn);
                 }
@@ -209,34 +214,58 @@ impl Lines {
 }
 
 /// Whether a transaction that waits for the key would, by way of others, wait for itself. Who
-/// waits depends on the holder of the key and on everybody before it in line.
+/// waits depends on the holder of the key and on everybody before it in line. Each place is looked
+/// at once, however many ways lead to it.
 fn waits_for_itself(
     txn: TxnId,
     key: &KeyName,
     lines: &HashMap<KeyName, Line>,
-    waits: &HashMap<TxnId, Vec<KeyName>>,
+    waits: &Waits,
     holder: &dyn Fn(&KeyName) -> Option<TxnId>,
 ) -> bool {
-    let before = |key: &KeyName, waiter: Option<TxnId>| {
-        let places = lines.get(key).into_iter().flat_map(|line| &line.places);
-        let present = places.filter(|place| !place.left.load(Ordering::Relaxed));
-        let earlier = present.take_while(|place| waiter.is_none() || place.txn != waiter);
-        let mut txns: Vec<TxnId> = earlier.filter_map(|place| place.txn).collect();
-        txns.extend(holder(key));
-        txns
-    };
-    let mut ahead = before(key, None);
+    let mut search = Search { lines, holder, looked: HashMap::new(), ahead: Vec::new() };
+    search.look_before(key, u64::MAX);
     let mut seen = HashSet::new();
-    while let Some(other) = ahead.pop() {
+    while let Some(other) = search.ahead.pop() {
         if other == txn {
             return true;
         }
         if seen.insert(other) {
-            let waited = waits.get(&other).into_iter().flatten();
-            ahead.extend(waited.flat_map(|key| before(key, Some(other))));
+            for (key, number) in waits.get(&other).into_iter().flatten() {
+                search.look_before(key, *number);
+            }
         }
     }
     false
+}
+
+struct Search<'a> {
+    lines: &'a HashMap<KeyName, Line>,
+    holder: &'a dyn Fn(&KeyName) -> Option<TxnId>,
+    /// Up to which place a line was looked at.
+    looked: HashMap<KeyName, u64>,
+    /// Transactions whose own waits are still to be followed.
+    ahead: Vec<TxnId>,
+}
+
+impl Search<'_> {
+    /// Adds who holds the key and who stands in line before that place, unless known already.
+    fn look_before(&mut self, key: &KeyName, number: u64) {
+        let from = match self.looked.get(key) {
+            Some(looked) if *looked >= number => return,
+            Some(looked) => *looked,
+            None => {
+                self.ahead.extend((self.holder)(key));
+                0
+            }
+        };
+        self.looked.insert(key.clone(), number);
+        let Some(line) = self.lines.get(key) else { return };
+        let first = line.places.partition_point(|place| place.number < from);
+        let places = line.places.iter().skip(first).take_while(|place| place.number < number);
+        let present = places.filter(|place| !place.left.load(Ordering::Relaxed));
+        self.ahead.extend(present.filter_map(|place| place.txn));
+    }
 }
 
 impl Line {
@@ -407,6 +436,33 @@ mod tests {
         // Those who come later are not in anybody's way.
         let _d = wait_as(&lines, 'd', "x", &held).unwrap();
         let _c = wait_as(&lines, 'c', "w", &held).unwrap();
+    }
+
+    #[test]
+    fn the_same_request_again_is_no_deadlock() {
+        let lines = Lines::new(10);
+        let txn = Some(TxnId::parse("00000000000000000000").unwrap());
+        let stamp = Some(Stamp { id: 7, request: 1 });
+        let arrival = Arrival { stamp, txn, holder: &|_| None };
+        let _first = lines.join(&key(), &arrival).unwrap();
+        let _again = lines.join(&key(), &arrival).unwrap();
+        let other = Arrival { stamp: None, ..arrival };
+        assert_eq!(lines.join(&key(), &other).unwrap_err(), JoinRefused::Deadlock);
+    }
+
+    #[test]
+    fn thousands_in_one_line_are_looked_at_once_each() {
+        let lines = Lines::new(20_000);
+        let watch = crate::clock::Stopwatch::start();
+        let waiting: Vec<Waiting> = (0..5_000)
+            .map(|number: u64| {
+                let txn = Some(TxnId::parse(&format!("{number:020}")).unwrap());
+                lines.join(&key(), &Arrival { stamp: None, txn, holder: &|_| None }).unwrap()
+            })
+            .collect();
+        assert_eq!(waiting.len(), 5_000);
+        // Looking at each of them again for each of them would take minutes.
+        assert!(watch.elapsed() < std::time::Duration::from_secs(20));
     }
 
     #[test]

@@ -166,9 +166,11 @@ impl Records {
         let Settled { outcome, record, keys: changed } = settled;
         let mut batch = Batch { checks, ..Batch::default() };
         batch.txn = record.map(|next| (ask.txn, Some(stored), next));
+        // In the order of the keys, without those that the decision had reached before.
+        let mut changed = changed.into_iter().peekable();
         for ((key, before), stored) in keys.into_iter().zip(revisions) {
-            if let Some((_, decided)) = changed.iter().find(|(known, _)| *known == key) {
-                batch.keys.push(Changed { key, stored, before, decided: decided.clone() });
+            if let Some((_, decided)) = changed.next_if(|(changed, _)| *changed == key) {
+                batch.keys.push(Changed { key, stored, before, decided });
             }
         }
         let decided_now = batch.txn.is_some();
@@ -402,7 +404,7 @@ impl Records {
         self: &Arc<Self>,
         key: &KeyName,
     ) -> Result<Loaded, StoreError> {
-        loop {
+        for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load_stored(key).await?;
             let lease = loaded.record.lease.as_ref().filter(|lease| lease.recorded);
             let Some(txn) = lease.map(|lease| lease.txn).filter(|_| !self.is_atomic()) else {
@@ -418,6 +420,7 @@ impl Records {
                 Err(error) => return Err(error),
             }
         }
+        Err(StoreError::Conflict)
     }
 
     pub(super) fn is_atomic(&self) -> bool {

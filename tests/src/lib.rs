@@ -9,11 +9,13 @@ pub mod http;
 pub mod inside;
 pub mod lease;
 pub mod process;
+pub mod queue;
 pub mod server;
 pub mod small_disk;
 pub mod tunnel;
 pub mod wait;
 pub mod watch;
+pub mod world;
 
 pub use dice::Dice;
 pub use http::{Client, Place, Reply, Request};

@@ -4,75 +4,28 @@
 
 use std::sync::Arc;
 
-use lockd_core::time::{BootId, Now, Span, Tick, UnixMillis};
-use lockd_server::clock::ManualClock;
-use lockd_server::{Parts, Settings};
+use lockd_core::time::{BootId, Span};
 use lockd_store::faulty::{Faulty, Stop};
-use lockd_store::stepwise::Stepwise;
-use lockd_store::{EmbeddedOptions, EmbeddedStore, Expect, MemStore, Name, Op, Store, Write};
+use lockd_store::{Expect, Name, Op, Write};
 use lockd_tests::http::Reply;
 use lockd_tests::inside::Inside;
+use lockd_tests::world::{KINDS, Kind, World};
 use lockd_tests::{Ask, Held, Request, eventually};
 use lockd_wire::path;
 use serde_json::{Value, json};
 
 const TXN: &str = "abcdefghij0123456780";
 const TTL_MS: u64 = 10_000;
-const START: Now = Now { tick: Tick(1_000), wall: UnixMillis(1_900_000_000_000) };
 
-/// Kinds of stores that a transaction must hold on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Memory,
-    Embedded,
-    /// One record at a time.
-    Stepwise,
-}
-
-const KINDS: [Kind; 3] = [Kind::Memory, Kind::Embedded, Kind::Stepwise];
-
-/// A store that outlives the servers on it, and the time they all share.
-struct World {
-    kind: Kind,
-    store: Arc<dyn Store>,
-    clock: ManualClock,
-    _folder: tempfile::TempDir,
-}
-
-impl World {
-    fn new(kind: Kind) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store: Arc<dyn Store> = match kind {
-            Kind::Memory | Kind::Stepwise => Arc::new(MemStore::new()),
-            Kind::Embedded => EmbeddedStore::open(EmbeddedOptions::new(folder.path().join("data")))
-                .expect("a store"),
-        };
-        Self { kind, store, clock: ManualClock::at(START), _folder: folder }
+/// Two accounts with a hundred each, in two namespaces.
+fn with_accounts(kind: Kind) -> World {
+    let world = World::new(kind);
+    let server = world.server();
+    for namespace in ["bank", "vault"] {
+        let held = server.acquire(&ask(namespace, None));
+        server.done(&held.update(document(100)).query("then", "release"));
     }
-
-    fn server(&self) -> Inside {
-        self.server_on(Arc::clone(&self.store))
-    }
-
-    fn server_on(&self, store: Arc<dyn Store>) -> Inside {
-        let store = match self.kind {
-            Kind::Stepwise => Arc::new(Stepwise::new(store)),
-            Kind::Memory | Kind::Embedded => store,
-        };
-        let parts =
-            Parts { clock: Arc::new(self.clock.clone()), store: Some(store), ..Parts::default() };
-        Inside::with_parts(Settings::embedded_defaults(), parts)
-    }
-
-    /// Two accounts with a hundred each, in two namespaces.
-    fn with_accounts(self) -> Self {
-        let server = self.server();
-        for namespace in ["bank", "vault"] {
-            let held = server.acquire(&ask(namespace, None));
-            server.done(&held.update(document(100)).query("then", "release"));
-        }
-        self
-    }
+    world
 }
 
 fn document(balance: i64) -> String {
@@ -116,7 +69,7 @@ fn a_crash_at_any_write_leaves_all_of_a_transfer_or_nothing() {
         let mut seen = (0, 0);
         for stop in [Stop::Before, Stop::After] {
             for at in 0.. {
-                let world = World::new(kind).with_accounts();
+                let world = with_accounts(kind);
                 let faulty = Arc::new(Faulty::new(Arc::clone(&world.store), at, stop));
                 let dying = world.server_on(Arc::clone(&faulty) as _);
                 let answered = transfer(&dying);
@@ -160,7 +113,7 @@ fn record(server: &Inside) -> Value {
 #[test]
 fn a_key_takes_part_from_its_grant_on() {
     for kind in KINDS {
-        let world = World::new(kind).with_accounts();
+        let world = with_accounts(kind);
         let server = world.server();
         server.acquire(&ask("bank", Some(TXN)));
         let first = record(&server);
@@ -179,7 +132,7 @@ fn a_key_takes_part_from_its_grant_on() {
 #[test]
 fn the_first_of_two_leases_of_different_length_rolls_all_back() {
     for kind in KINDS {
-        let world = World::new(kind).with_accounts();
+        let world = with_accounts(kind);
         let server = world.server();
         server.acquire(&ask("bank", Some(TXN)));
         let long = server.acquire(&ask("vault", Some(TXN)).ttl_ms(10 * TTL_MS));
@@ -196,7 +149,7 @@ fn the_first_of_two_leases_of_different_length_rolls_all_back() {
 #[test]
 fn a_joiner_after_the_decision_is_refused() {
     for kind in KINDS {
-        let world = World::new(kind).with_accounts();
+        let world = with_accounts(kind);
         let server = world.server();
         let held = server.acquire(&ask("bank", Some(TXN)));
         server.done(&held.release());
@@ -209,7 +162,7 @@ fn a_joiner_after_the_decision_is_refused() {
 #[test]
 fn staged_data_of_a_transaction_without_a_record_was_rolled_back() {
     for kind in KINDS {
-        let world = World::new(kind).with_accounts();
+        let world = with_accounts(kind);
         let server = world.server();
         let held = server.acquire(&ask("bank", Some(TXN)));
         server.done(&held.update(document(1)));
@@ -226,7 +179,7 @@ fn staged_data_of_a_transaction_without_a_record_was_rolled_back() {
 fn a_second_key_joins_a_lease_at_the_moment_of_its_release_or_too_late() {
     let mut outcomes = (0, 0);
     for kind in [Kind::Memory, Kind::Stepwise] {
-        let world = World::new(kind).with_accounts();
+        let world = with_accounts(kind);
         let server = Arc::new(world.server());
         for round in 0..200_i64 {
             let first = server.acquire(&ask("bank", None));
@@ -262,7 +215,7 @@ fn a_second_key_joins_a_lease_at_the_moment_of_its_release_or_too_late() {
 
 #[test]
 fn what_is_decided_is_forgotten_after_a_while_and_not_before() {
-    let world = World::new(Kind::Memory).with_accounts();
+    let world = with_accounts(Kind::Memory);
     let server = world.server();
     let held = server.acquire(&ask("bank", Some(TXN)));
     server.done(&held.release());
@@ -281,7 +234,7 @@ fn what_is_decided_is_forgotten_after_a_while_and_not_before() {
 #[test]
 fn a_coordinator_decides_in_the_place_of_the_holders() {
     for kind in KINDS {
-        let world = World::new(kind).with_accounts();
+        let world = with_accounts(kind);
         let server = world.server();
         let decide = |state: &str, more: Value| {
             let mut body = json!({"txn_id": TXN, "state": state});

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::client::{Answer, Connection, Place};
 use crate::latency::{Kind, Log, Window};
-use crate::request::{Lease, Requests, Then, Wait};
+use crate::request::{Delivered, Lease, Requests, Then, Wait};
 use crate::workload::{Documents, Keys, write_key};
 
 /// How long answers may still be outstanding after the window has closed.
@@ -31,6 +31,8 @@ pub(crate) enum Script {
     Cycle(Cycle),
     Txn(Txn),
     Read(Read),
+    Produce(Produce),
+    Consume(Consume),
 }
 
 /// Runs the script that `script` gives to each connection, and adds up what they saw.
@@ -63,6 +65,8 @@ async fn repeat(mut connection: Connection, mut script: Script, window: Window) 
             Script::Cycle(cycle) => cycle.step(&mut connection, &mut log).await?,
             Script::Txn(txn) => txn.step(&mut connection, &mut log).await?,
             Script::Read(read) => read.step(&mut connection, &mut log).await?,
+            Script::Produce(produce) => produce.step(&mut connection, &mut log).await?,
+            Script::Consume(consume) => consume.step(&mut connection, &mut log).await?,
         }
     }
     Ok(log)
@@ -246,6 +250,62 @@ impl Read {
             answer.body.len(),
             self.document_bytes
         );
+        Ok(())
+    }
+}
+
+/// Messages into a queue.
+#[derive(Debug)]
+pub(crate) struct Produce {
+    queue: String,
+    payload: Vec<u8>,
+    requests: Requests,
+}
+
+impl Produce {
+    pub(crate) fn new(queue: &str, documents: &Documents, bytes: usize) -> Self {
+        let mut payload = Vec::new();
+        documents.write(1, bytes, &mut payload);
+        Self { queue: queue.to_owned(), payload, requests: Requests::default() }
+    }
+
+    pub(crate) async fn step(&mut self, connection: &mut Connection, log: &mut Log) -> Result<()> {
+        let start = Instant::now();
+        let request = self.requests.enqueue(&self.queue, &self.payload, 300);
+        connection.call(request).await.and_then(Answer::ok).context("enqueue")?;
+        log.note(Kind::Enqueue, start);
+        Ok(())
+    }
+}
+
+/// Messages out of a queue, so many at a time, each acknowledged.
+#[derive(Debug)]
+pub(crate) struct Consume {
+    queue: String,
+    at_once: usize,
+    requests: Requests,
+}
+
+impl Consume {
+    pub(crate) fn new(queue: &str, at_once: usize) -> Self {
+        Self { queue: queue.to_owned(), at_once, requests: Requests::default() }
+    }
+
+    async fn step(&mut self, connection: &mut Connection, log: &mut Log) -> Result<()> {
+        let start = Instant::now();
+        let request = self.requests.dequeue(&self.queue, self.at_once);
+        let answer = connection.call(request).await.context("dequeue")?;
+        if answer.status == 409 {
+            // Nothing came: the producers have ended.
+            return Ok(());
+        }
+        let messages = Delivered::all(answer.ok().context("dequeue")?.body)?;
+        let count = messages.len() as u64;
+        let start = log.note_several(Kind::Dequeue, start, count);
+        let request = self.requests.ack(&self.queue, &messages);
+        let answer = connection.call(request).await.and_then(Answer::ok).context("ack")?;
+        anyhow::ensure!(answer.body.starts_with(b"{\"acked\":true"), "not acknowledged");
+        log.note_several(Kind::Ack, start, count);
         Ok(())
     }
 }

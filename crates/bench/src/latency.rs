@@ -12,10 +12,21 @@ pub(crate) enum Kind {
     Update,
     Release,
     Read,
+    Enqueue,
+    Dequeue,
+    Ack,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Acquire, Self::Update, Self::Release, Self::Read];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Acquire,
+        Self::Update,
+        Self::Release,
+        Self::Read,
+        Self::Enqueue,
+        Self::Dequeue,
+        Self::Ack,
+    ];
 }
 
 /// The part of a load that counts.
@@ -40,30 +51,31 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct Log {
     window: Window,
-    kinds: [Histogram<u64>; 4],
+    /// One for each of [`Kind::ALL`].
+    kinds: Vec<Histogram<u64>>,
     /// Requests of the whole load, the uncounted ones too.
     pub(crate) total: u64,
 }
 
 impl Log {
     pub(crate) fn new(window: Window) -> Result<Self> {
-        let empty = histogram()?;
-        Ok(Self { window, kinds: [empty.clone(), empty.clone(), empty.clone(), empty], total: 0 })
+        Ok(Self { window, kinds: vec![histogram()?; Kind::ALL.len()], total: 0 })
     }
 
     /// Notes a request that began at `start` and was answered just now; returns that moment.
     pub(crate) fn note(&mut self, kind: Kind, start: Instant) -> Instant {
+        self.note_several(kind, start, 1)
+    }
+
+    /// The same for a request that did so many things at once.
+    pub(crate) fn note_several(&mut self, kind: Kind, start: Instant, count: u64) -> Instant {
         let end = Instant::now();
         self.total += 1;
-        if start >= self.window.from && end < self.window.until {
-            let [acquire, update, release, read] = &mut self.kinds;
-            let into = match kind {
-                Kind::Acquire => acquire,
-                Kind::Update => update,
-                Kind::Release => release,
-                Kind::Read => read,
-            };
-            into.saturating_record(nanos(end - start));
+        if start >= self.window.from
+            && end < self.window.until
+            && let Some(into) = self.kinds.get_mut(kind as usize)
+        {
+            into.saturating_record_n(nanos(end - start), count);
         }
         end
     }
@@ -77,14 +89,10 @@ impl Log {
     }
 
     pub(crate) fn of(&self, kind: Kind) -> Figures {
-        let [acquire, update, release, read] = &self.kinds;
-        let kind = match kind {
-            Kind::Acquire => acquire,
-            Kind::Update => update,
-            Kind::Release => release,
-            Kind::Read => read,
-        };
-        Figures::new(kind, self.window.seconds())
+        match self.kinds.get(kind as usize) {
+            Some(times) => Figures::new(times, self.window.seconds()),
+            None => Figures { per_second: 0.0, median: 0.0, p99: 0.0 },
+        }
     }
 
     pub(crate) fn all(&self) -> Result<Figures> {
@@ -206,7 +214,7 @@ mod tests {
             log.note(kind, Instant::now());
             sum.add(&log).unwrap();
         }
-        assert_eq!(sum.total, 4);
-        assert!((sum.all().unwrap().per_second * 60.0 - 4.0).abs() < 1e-9);
+        assert_eq!(sum.total, 7);
+        assert!((sum.all().unwrap().per_second * 60.0 - 7.0).abs() < 1e-9);
     }
 }

@@ -5,6 +5,7 @@ mod cycle;
 mod fill;
 mod handoff;
 mod large;
+mod queue;
 mod read;
 mod restart;
 mod scale;
@@ -101,6 +102,7 @@ impl Bench {
             Measure::Large,
             Measure::Tls,
             Measure::Txn,
+            Measure::Queue,
         ];
         for measure in all.into_iter().filter(|measure| self.plan.wants(*measure)) {
             let rows = Box::pin(async {
@@ -114,6 +116,7 @@ impl Bench {
                     Measure::Large => large::measure(self).await,
                     Measure::Tls => tls::measure(self).await,
                     Measure::Txn => txn::measure(self).await,
+                    Measure::Queue => queue::measure(self).await,
                 }
             });
             match rows.await {

@@ -79,6 +79,8 @@ pub(crate) enum Measure {
     Tls,
     /// Transactions over several keys
     Txn,
+    /// Messages through queues
+    Queue,
 }
 
 /// What a run does, with nothing left open.
@@ -91,6 +93,8 @@ pub(crate) struct Plan {
     pub(crate) key_counts: Vec<u64>,
     pub(crate) waiters_many: usize,
     pub(crate) large_bytes: usize,
+    /// Queues that are full of messages, and how many each has.
+    pub(crate) waiting_messages: (u64, u64),
 }
 
 impl Plan {
@@ -113,6 +117,7 @@ impl Plan {
                 vec![1_000, 100_000, 1_000_000]
             },
             waiters_many: if quick { 1_000 } else { 10_000 }.min(connections_max),
+            waiting_messages: if quick { (100, 20) } else { (10_000, 100) },
             large_bytes: if quick { 10_000_000 } else { 50_000_000 },
         }
     }
@@ -140,7 +145,7 @@ mod tests {
     #[test]
     fn without_a_choice_everything_is_measured() {
         let plan = plan("lockd-bench run", 20_000);
-        assert_eq!(plan.measures.len(), 9);
+        assert_eq!(plan.measures.len(), 10);
         assert_eq!(plan.rounds, 3);
         assert_eq!(plan.waiters_many, 10_000);
     }

@@ -40,6 +40,29 @@ impl Lease {
     }
 }
 
+/// A message that was delivered.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    pub(crate) id: String,
+    pub(crate) lease: Lease,
+}
+
+impl Delivered {
+    /// The messages in the answer to a dequeue.
+    pub(crate) fn all(answer: &[u8]) -> Result<Vec<Self>> {
+        let mut messages = Vec::new();
+        let mut rest = answer;
+        while let Some(at) = find(rest, b"{\"message\":") {
+            rest = rest.get(at + 1..).unwrap_or_default();
+            let mut lease = Lease::default();
+            lease.read(rest)?;
+            let id = field_of(rest, "message_id").context("no message_id")?.to_owned();
+            messages.push(Self { id, lease });
+        }
+        Ok(messages)
+    }
+}
+
 /// The text of a string or number field of a flat JSON object whose strings have no escapes.
 fn field_of<'a>(json: &'a [u8], name: &str) -> Option<&'a str> {
     let mut rest = json;
@@ -168,6 +191,72 @@ impl Requests {
         &self.bytes
     }
 
+    /// A message of two parts.
+    pub(crate) fn enqueue(&mut self, queue: &str, payload: &[u8], answer_bytes: usize) -> &[u8] {
+        self.start("/v1/queue/enqueue", answer_bytes);
+        // The last header of its name counts for nobody: say it once.
+        self.head = self.head.replace(
+            "content-type: application/json",
+            "content-type: multipart/related; boundary=bench",
+        );
+        put(
+            &mut self.body,
+            format_args!(
+                "--bench\r\nContent-Disposition: form-data; name=\"meta\"\r\n\
+                 Content-Type: application/json\r\n\r\n{{\"queue\":\"{queue}\"}}\n\
+                 \r\n--bench\r\nContent-Disposition: form-data; name=\"payload\"\r\n\
+                 Content-Type: application/octet-stream\r\n\r\n"
+            ),
+        );
+        let end = b"\r\n--bench--\r\n";
+        self.finish(self.body.len() + payload.len() + end.len());
+        self.bytes.extend_from_slice(self.body.as_bytes());
+        self.bytes.extend_from_slice(payload);
+        self.bytes.extend_from_slice(end);
+        &self.bytes
+    }
+
+    /// Waits a second for up to so many messages.
+    pub(crate) fn dequeue(&mut self, queue: &str, count: usize) -> &[u8] {
+        self.start("/v1/queue/dequeue", 0);
+        put(
+            &mut self.body,
+            format_args!(
+                "{{\"queue\":\"{queue}\",\"owner\":\"bench\",\"wait_seconds\":1,\
+                 \"visibility_timeout_seconds\":{TTL_SECONDS},\"page_size\":{count}}}"
+            ),
+        );
+        self.finish_json()
+    }
+
+    pub(crate) fn ack(&mut self, queue: &str, messages: &[Delivered]) -> &[u8] {
+        self.start("/v1/queue/ack", 0);
+        if let [message] = messages {
+            put(
+                &mut self.body,
+                format_args!(
+                    "{{\"queue\":\"{queue}\",\"message_id\":\"{}\",\"lease_id\":\"{}\",\
+                     \"fencing_token\":{}}}",
+                    message.id, message.lease.id, message.lease.token
+                ),
+            );
+            return self.finish_json();
+        }
+        put(&mut self.body, format_args!("{{\"queue\":\"{queue}\",\"messages\":["));
+        for (index, message) in messages.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            put(
+                &mut self.body,
+                format_args!(
+                    "{comma}{{\"message_id\":\"{}\",\"lease_id\":\"{}\",\"fencing_token\":{}}}",
+                    message.id, message.lease.id, message.lease.token
+                ),
+            );
+        }
+        self.body.push_str("]}");
+        self.finish_json()
+    }
+
     fn update_head(&mut self, target: &str, lease: &Lease, answer_bytes: usize) {
         self.start(target, answer_bytes);
         put(
@@ -253,6 +342,9 @@ mod tests {
             requests.update("k", &lease, Then::Release, b"{\"a\":1}", 100).to_vec(),
             requests.release("k", &lease, 30).to_vec(),
             requests.read("k").to_vec(),
+            requests.dequeue("q", 32).to_vec(),
+            requests.ack("q", &[Delivered { id: "m".into(), lease: lease.clone() }]).to_vec(),
+            requests.ack("q", &vec![Delivered { id: "m".into(), lease }; 3]).to_vec(),
         ];
         for request in all {
             let text = String::from_utf8(request).unwrap();

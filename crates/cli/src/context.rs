@@ -12,6 +12,7 @@ use lockd_client::{Grant, LeaseContext};
 use crate::exit::{Done, Problem};
 
 const PREFIX: &str = "LOCKD_CLIENT_";
+pub(crate) const QUEUE_PREFIX: &str = "LOCKD_QUEUE_";
 
 /// What the help text and the manual say about the environment.
 pub(crate) const ENVIRONMENT: &str = "\
@@ -26,11 +27,15 @@ Environment:
   LOCKD_CLIENT_LEASE, LOCKD_CLIENT_FENCING_TOKEN, LOCKD_CLIENT_TXN_ID
                               the lease that is held on that key
   LOCKD_CLIENT_VERSION, LOCKD_CLIENT_ETAG, LOCKD_CLIENT_EXPIRES_UNIX,
-  LOCKD_CLIENT_CORRELATION_ID set by acquire for scripts, read by nobody";
+  LOCKD_CLIENT_CORRELATION_ID set by acquire for scripts, read by nobody
+  LOCKD_QUEUE_*               the message that was taken; see lockd client queue --help";
 
-/// The `LOCKD_CLIENT_*` variables.
+/// The `LOCKD_CLIENT_*` and `LOCKD_QUEUE_*` variables.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Environment(BTreeMap<String, String>);
+pub(crate) struct Environment {
+    client: BTreeMap<String, String>,
+    queue: BTreeMap<String, String>,
+}
 
 /// A lease as flags name it.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -57,15 +62,24 @@ impl Environment {
     }
 
     pub(crate) fn of(vars: impl IntoIterator<Item = (String, String)>) -> Self {
-        let ours = vars.into_iter().filter_map(|(name, value)| {
-            let name = name.strip_prefix(PREFIX)?.to_owned();
-            (!value.trim().is_empty()).then_some((name, value))
-        });
-        Self(ours.collect())
+        let mut ours = Self::default();
+        for (name, value) in vars.into_iter().filter(|(_, value)| !value.trim().is_empty()) {
+            if let Some(name) = name.strip_prefix(PREFIX) {
+                ours.client.insert(name.to_owned(), value);
+            } else if let Some(name) = name.strip_prefix(QUEUE_PREFIX) {
+                ours.queue.insert(name.to_owned(), value);
+            }
+        }
+        ours
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        self.client.get(name).map(String::as_str)
+    }
+
+    /// A variable about the message that was taken.
+    pub(crate) fn of_queue(&self, name: &str) -> Option<&str> {
+        self.queue.get(name).map(String::as_str)
     }
 
     /// The key that is meant: the named one, else that of the environment.

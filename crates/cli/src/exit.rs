@@ -4,7 +4,8 @@
 use std::fmt;
 
 use lockd_client::{
-    AcquireKind, AdminKind, Error, KeepaliveKind, Kind, Lost, ReadKind, ReleaseKind, UpdateKind,
+    AcquireKind, AdminKind, DequeueKind, EnqueueKind, Error, KeepaliveKind, Kind, Lost, ReadKind,
+    ReleaseKind, SettleKind, UpdateKind,
 };
 
 /// What the help text and the manual say about exit codes.
@@ -18,12 +19,12 @@ Exit codes:
   70   it is not known whether the change happened: read before doing it again
   73   the key exists already (--if-not-exists)
   75   the key is held by another (busy)
-  76   the lease is lost: expired, revoked, or the key was granted to another
+  76   the lease is lost: expired, revoked, or the key or the message is with another
   77   not allowed
   79   a condition did not hold: version, etag or fence
-  126  run: the command cannot be executed
-  127  run: the command was not found
-  128+n  run: the command was ended by signal n";
+  126  run, queue work: the command cannot be executed
+  127  run, queue work: the command was not found
+  128+n  run: the command was ended by signal n; queue work: signal n came twice";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -147,6 +148,8 @@ const UNREACHABLE: &str = "is the server running? name it with --server or LOCKD
 const LOST: &str = "acquire the key again and read its state before going on";
 const READ_FIRST: &str = "read the key before doing it again";
 const REREAD: &str = "read the state again, and its version with it";
+const NOT_OURS: &str = "somebody else gets the message, or has got it: take the next one";
+const SAME_NAME: &str = "enqueue it again with the same --idempotency-key, or look with peek";
 const FENCED: &str = "another holder has taken over the fence key: stop";
 
 /// What kinds mean as exit codes, with a hint where there is one.
@@ -193,6 +196,24 @@ exits! {
         Forbidden => Forbidden;
         Unavailable => Unavailable, UNREACHABLE;
         OutcomeUnknown => Unknown, READ_FIRST;
+    }
+    EnqueueKind {
+        FenceFailed => Condition, FENCED;
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+        OutcomeUnknown => Unknown, SAME_NAME;
+    }
+    DequeueKind {
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+        OutcomeUnknown => Unknown, "roll the transaction back: it may hold an unseen message";
+    }
+    SettleKind {
+        LeaseLost => Lost, NOT_OURS;
+        FenceFailed => Condition, FENCED;
+        Forbidden => Forbidden;
+        Unavailable => Unavailable, UNREACHABLE;
+        OutcomeUnknown => Unknown, "doing it again does no harm";
     }
     ReadKind {
         LeaseLost => Lost, LOST;

@@ -53,11 +53,50 @@ pub struct Grant {
     pub correlation_id: String,
 }
 
+/// How long to wait for something that others have.
 #[derive(Clone, Copy, Debug)]
-enum Wait {
+pub(crate) enum Wait {
     No,
     For(Duration),
     Forever,
+}
+
+impl Wait {
+    /// At most that long.
+    pub(crate) fn at_most(longest: Duration) -> Self {
+        if longest.is_zero() { Self::No } else { Self::For(longest) }
+    }
+
+    /// As the wire has it: whole seconds, rounded up.
+    pub(crate) fn seconds(self) -> Result<i64, Failed> {
+        match self {
+            Self::No => Ok(-1),
+            Self::Forever => Ok(0),
+            Self::For(longest) => whole_seconds(longest),
+        }
+    }
+
+    /// How long and how often to ask for it, from the moment it is first asked for.
+    pub(crate) fn patience(self, client: &Client, sent: Moment) -> Result<Patience, Failed> {
+        let patience = client.patience();
+        Ok(match self {
+            Self::No => patience,
+            Self::Forever => Patience { silence: None, passes_reached: ENDLESS_PASSES, ..patience },
+            Self::For(_) => {
+                let block = Duration::from_secs(self.seconds()?.unsigned_abs());
+                let longest = block.saturating_add(GRACE);
+                let until = Some(sent.plus(longest));
+                let silence = Some(longest);
+                Patience { silence, passes_reached: u32::MAX, until, ..patience }
+            }
+        })
+    }
+}
+
+/// Seconds as the wire has them, rounded up.
+pub(crate) fn whole_seconds(span: Duration) -> Result<i64, Failed> {
+    let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
+    i64::try_from(seconds).map_err(|_| Failure::invalid("the time is too long"))
 }
 
 /// A wish to hold a key; await it. Without a wait it is granted at once or not at all.
@@ -93,8 +132,7 @@ impl Acquire<NoWaitSet> {
 
     /// Waits that long for the key to become free, in whole seconds, rounded up.
     pub fn wait(self, longest: Duration) -> Acquire<WaitSet> {
-        let wait = if longest.is_zero() { Wait::No } else { Wait::For(longest) };
-        self.choose(wait)
+        self.choose(Wait::at_most(longest))
     }
 
     /// Waits until the key is free, however long it takes.
@@ -184,12 +222,12 @@ impl<W> Acquire<W> {
         let clock = self.client.clock();
         let mut request = self.request.clone();
         request.ttl_ms = self.ttl.map(ttl_ms).transpose()?;
-        request.block_seconds = Some(self.block_seconds()?);
+        request.block_seconds = Some(self.wait.seconds()?);
         let name = self.name.clone().unwrap_or_else(new_request_id);
         let sent = clock.now();
         let mut call =
             self.client.call(Method::POST, path::ACQUIRE).named(&name)?.json(&request)?;
-        call.patience = self.patience(sent)?;
+        call.patience = self.wait.patience(&self.client, sent)?;
         let mut asked = Unanswered::new(self.client.clone(), call);
         if self.name.is_some() {
             // Whoever gave it a name means to ask for it again.
@@ -198,32 +236,6 @@ impl<W> Acquire<W> {
         let loaded = asked.fetch().await?;
         let reply: AcquireReply = loaded.json()?;
         Ok((reply.into(), sent))
-    }
-
-    fn block_seconds(&self) -> Result<i64, Failed> {
-        match self.wait {
-            Wait::No => Ok(-1),
-            Wait::Forever => Ok(0),
-            Wait::For(longest) => {
-                let seconds = longest.as_secs() + u64::from(longest.subsec_nanos() > 0);
-                i64::try_from(seconds).map_err(|_| Failure::invalid("the wait is too long"))
-            }
-        }
-    }
-
-    fn patience(&self, sent: Moment) -> Result<Patience, Failed> {
-        let patience = self.client.patience();
-        Ok(match self.wait {
-            Wait::No => patience,
-            Wait::Forever => Patience { silence: None, passes_reached: ENDLESS_PASSES, ..patience },
-            Wait::For(_) => {
-                let block = Duration::from_secs(self.block_seconds()?.unsigned_abs());
-                let longest = block.saturating_add(GRACE);
-                let until = Some(sent.plus(longest));
-                let silence = Some(longest);
-                Patience { silence, passes_reached: u32::MAX, until, ..patience }
-            }
-        })
     }
 }
 

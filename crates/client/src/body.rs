@@ -3,6 +3,7 @@
 //! A source that can be opened again can be sent again; one that cannot is sent once. Each body
 //! notes when it last moved, so that a slow but moving upload is not taken for a hanging one.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -26,7 +27,12 @@ type Reader = Pin<Box<dyn AsyncRead + Send>>;
 type Open = dyn Fn() -> BoxFuture<'static, io::Result<Reader>> + Send + Sync;
 
 /// A document to send, read while it is sent and never held in memory as a whole.
-pub struct Source(Kind);
+pub struct Source {
+    kind: Kind,
+    /// Sent before and after it.
+    head: Bytes,
+    tail: Bytes,
+}
 
 enum Kind {
     Bytes(Bytes),
@@ -37,7 +43,7 @@ enum Kind {
 impl Source {
     /// Bytes in memory; can be sent again.
     pub fn bytes(bytes: impl Into<Bytes>) -> Self {
-        Self(Kind::Bytes(bytes.into()))
+        Self::of(Kind::Bytes(bytes.into()))
     }
 
     /// A file, opened for each attempt; can be sent again.
@@ -53,7 +59,7 @@ impl Source {
         F: Future<Output = io::Result<R>> + Send + 'static,
         R: AsyncRead + Send + 'static,
     {
-        Self(Kind::Again(Arc::new(move || {
+        Self::of(Kind::Again(Arc::new(move || {
             let opening = open();
             Box::pin(async move { Ok(Box::pin(opening.await?) as Reader) })
         })))
@@ -62,12 +68,21 @@ impl Source {
     /// A reader that can be read only once: when the connection breaks on the way, the update
     /// fails instead of being sent again.
     pub fn once(reader: impl AsyncRead + Send + 'static) -> Self {
-        Self(Kind::Once(Mutex::new(Some(Box::pin(reader)))))
+        Self::of(Kind::Once(Mutex::new(Some(Box::pin(reader)))))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, head: Bytes::new(), tail: Bytes::new() }
+    }
+
+    /// The same between a head and a tail.
+    pub(crate) fn framed(self, head: Bytes, tail: Bytes) -> Self {
+        Self { head, tail, ..self }
     }
 
     /// The body for one attempt; `None` when it was used up by an earlier one.
     pub(crate) async fn open(&self) -> io::Result<Option<Upload>> {
-        let content = match &self.0 {
+        let content = match &self.kind {
             Kind::Bytes(bytes) => Content::Bytes(bytes.clone()),
             Kind::Again(open) => Content::reader(open().await?),
             Kind::Once(reader) => {
@@ -78,13 +93,15 @@ impl Source {
                 }
             }
         };
-        Ok(Some(Upload { content, progress: Progress::start() }))
+        let (head, tail) = (self.head.clone(), self.tail.clone());
+        let parts = VecDeque::from([Content::Bytes(head), content, Content::Bytes(tail)]);
+        Ok(Some(Upload { parts, progress: Progress::start() }))
     }
 }
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.0 {
+        f.write_str(match &self.kind {
             Kind::Bytes(_) => "Source::Bytes",
             Kind::Again(_) => "Source::Again",
             Kind::Once(_) => "Source::Once",
@@ -101,6 +118,18 @@ impl From<Bytes> for Source {
 impl From<Vec<u8>> for Source {
     fn from(bytes: Vec<u8>) -> Self {
         Self::bytes(bytes)
+    }
+}
+
+impl From<&'static [u8]> for Source {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self::bytes(bytes)
+    }
+}
+
+impl From<&'static str> for Source {
+    fn from(text: &'static str) -> Self {
+        Self::bytes(text)
     }
 }
 
@@ -146,7 +175,8 @@ impl Progress {
 
 /// One attempt's body.
 pub(crate) struct Upload {
-    content: Content,
+    /// What is left of it.
+    parts: VecDeque<Content>,
     progress: Arc<Progress>,
 }
 
@@ -176,10 +206,17 @@ impl Body for Upload {
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = &mut *self;
-        let next = match &mut this.content {
-            Content::Bytes(rest) if rest.is_empty() => None,
-            Content::Bytes(rest) => Some(Ok(rest.split_to(rest.len().min(CHUNK_BYTES)))),
-            Content::Reader(reader) => ready!(Pin::new(reader.as_mut()).poll_next(cx)),
+        let next = loop {
+            let next = match this.parts.front_mut() {
+                None => break None,
+                Some(Content::Bytes(rest)) if rest.is_empty() => None,
+                Some(Content::Bytes(rest)) => Some(Ok(rest.split_to(rest.len().min(CHUNK_BYTES)))),
+                Some(Content::Reader(reader)) => ready!(Pin::new(reader.as_mut()).poll_next(cx)),
+            };
+            if next.is_some() {
+                break next;
+            }
+            this.parts.pop_front();
         };
         this.progress.step();
         Poll::Ready(next.map(|chunk| match chunk {
@@ -189,14 +226,15 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(&self.content, Content::Bytes(rest) if rest.is_empty())
+        self.size_hint().exact() == Some(0)
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.content {
-            Content::Bytes(rest) => SizeHint::with_exact(rest.len() as u64),
-            Content::Reader(_) => SizeHint::default(),
-        }
+        let lengths = self.parts.iter().map(|part| match part {
+            Content::Bytes(rest) => Some(rest.len() as u64),
+            Content::Reader(_) => None,
+        });
+        lengths.sum::<Option<u64>>().map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
@@ -219,6 +257,18 @@ mod tests {
         assert!(progress.moved() > opened, "taking a piece is progress");
         assert_eq!(upload.frame().await.unwrap().unwrap().into_data().unwrap().len(), 1);
         assert!(upload.is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn a_frame_goes_around_whatever_it_frames() {
+        for source in [Source::bytes("[1]"), Source::once(&b"[1]"[..])] {
+            let source = source.framed("<".into(), ">".into());
+            let upload = source.open().await.unwrap().unwrap();
+            assert!(!upload.is_end_stream());
+            assert_eq!(upload.collect().await.unwrap().to_bytes(), "<[1]>");
+        }
+        let known = Source::bytes("[1]").framed("<".into(), ">".into());
+        assert_eq!(known.open().await.unwrap().unwrap().size_hint().exact(), Some(5));
     }
 
     #[tokio::test]

@@ -132,6 +132,13 @@ impl Call {
         self
     }
 
+    /// A body that is not JSON.
+    pub(crate) fn body_of(mut self, content_type: HeaderValue, body: Source) -> Self {
+        self.headers.insert(CONTENT_TYPE, content_type);
+        self.body = body;
+        self
+    }
+
     pub(crate) fn path(&self) -> &str {
         &self.path
     }

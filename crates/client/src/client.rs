@@ -28,6 +28,7 @@ use crate::cycle::UpdateCycle;
 use crate::endpoint::EndpointError;
 use crate::error::{AdminKind, Error, Failed, ReadKind};
 use crate::listing::{KeyPages, LeasePages, NamespacePages, TxnPages};
+use crate::queue::{Queue, QueuePages, RawMessage, Receipt};
 use crate::read::{Get, GetStream, ReadMany};
 use crate::reply::{Loaded, REPLY_BYTES_MAX, Reply};
 use crate::settings::{ClientBuilder, Settings};
@@ -35,7 +36,7 @@ use crate::transport::Transport;
 use crate::txn::Txn;
 use crate::watch::Watch;
 
-/// How long [`Client::close`] waits for leases to be let go of.
+/// How long [`Client::close`] waits for leases and messages to be let go of.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// A connection to a lockd server, or to several of one store. Cloning it is cheap.
@@ -48,7 +49,7 @@ struct Inner {
     transport: Transport,
     clock: Clock,
     settings: Settings,
-    /// Releases of dropped leases that are on their way.
+    /// Releases of dropped leases, and returns of dropped messages, that are on their way.
     farewells: TaskTracker,
 }
 
@@ -98,6 +99,22 @@ impl Client {
     /// ```
     pub fn txn(&self) -> Txn {
         Txn::new(self.clone())
+    }
+
+    /// A queue of messages, by its name.
+    pub fn queue(&self, name: impl Into<String>) -> Queue {
+        Queue::new(self.clone(), name.into())
+    }
+
+    /// The names of the queues of a namespace.
+    pub fn queues(&self) -> QueuePages {
+        QueuePages::new(self.clone())
+    }
+
+    /// Answers for a message that was delivered elsewhere, without a guard: nothing is extended,
+    /// nothing is given back by itself.
+    pub fn raw_message(&self, receipt: Receipt) -> RawMessage {
+        RawMessage::new(self.clone(), receipt)
     }
 
     /// Asks for a key that the server makes up.
@@ -245,12 +262,12 @@ impl Client {
         RawLease::new(self.clone(), context)
     }
 
-    /// Waits until the leases that were dropped have been let go of, at most a few seconds. Worth
-    /// calling before the runtime ends.
+    /// Waits until the leases and messages that were dropped have been let go of, at most a few
+    /// seconds. Worth calling before the runtime ends.
     pub async fn close(&self) {
         self.inner.farewells.close();
         if tokio::time::timeout(CLOSE_MAX, self.inner.farewells.wait()).await.is_err() {
-            tracing::debug!("closed before all dropped leases were released");
+            tracing::debug!("closed before all that was dropped was let go of");
         }
         self.inner.farewells.reopen();
     }
@@ -295,7 +312,7 @@ impl Client {
         self.inner.transport.fetch(call, self.inner.settings.document_bytes_max).await
     }
 
-    /// Runs a last request of a dropped lease; [`Client::close`] waits for it.
+    /// Runs a last request of a dropped lease or message; [`Client::close`] waits for it.
     pub(crate) fn spawn_farewell(
         &self,
         runtime: &Handle,

@@ -16,7 +16,10 @@ use lockd_wire::ErrorBody;
 use crate::lease::Lost;
 
 pub(crate) use kind::Class;
-pub use kind::{AcquireKind, AdminKind, KeepaliveKind, Kind, ReadKind, ReleaseKind, UpdateKind};
+pub use kind::{
+    AcquireKind, AdminKind, DequeueKind, EnqueueKind, KeepaliveKind, Kind, ReadKind, ReleaseKind,
+    SettleKind, UpdateKind,
+};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

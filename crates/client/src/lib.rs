@@ -1,4 +1,5 @@
-//! The Rust client of lockd: exclusive leases with fencing tokens, and the JSON state they guard.
+//! The Rust client of lockd: exclusive leases with fencing tokens, the JSON state they guard, and
+//! queues of messages.
 //!
 //! ```no_run
 //! use lockd_client::{Client, secs};
@@ -40,12 +41,14 @@ mod write;
 
 mod backup;
 mod listing;
+pub mod queue;
 mod watch;
 
 mod body;
 mod call;
 mod clock;
 mod dial;
+mod multipart;
 mod reply;
 mod retry;
 mod transport;
@@ -59,10 +62,12 @@ pub use context::{LeaseContext, RawLease, Renewed, Resume};
 pub use cycle::{CycleError, UpdateCycle};
 pub use endpoint::{Endpoint, EndpointError, PORT};
 pub use error::{
-    AcquireKind, AdminKind, Error, KeepaliveKind, Kind, ReadKind, ReleaseKind, UpdateKind,
+    AcquireKind, AdminKind, DequeueKind, EnqueueKind, Error, KeepaliveKind, Kind, ReadKind,
+    ReleaseKind, SettleKind, UpdateKind,
 };
 pub use lease::{Lease, Lost, LostReason};
 pub use listing::{KeyPages, LeasePages, NamespacePages, TxnPages};
+pub use queue::{Message, Queue, Receipt};
 pub use read::{Document, DocumentStream, Entry, Get, GetStream, ReadMany};
 pub use release::Release;
 pub use settings::{ClientBuilder, secs};

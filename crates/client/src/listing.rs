@@ -1,10 +1,11 @@
-//! Listings that come in pages: keys, namespaces, leases. The cursor moves only when a page has
+//! Listings that come in pages: keys, namespaces, leases, transactions. The cursor moves only when a page has
 //! arrived, so a page whose future was dropped is simply asked for again.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use futures_util::Stream;
+use futures_util::future::BoxFuture;
 use http::Method;
 use lockd_wire::admin::{KeyView, KeysReply, NamespacesReply};
 use lockd_wire::lease::{LeaseView, LeasesReply};
@@ -36,10 +37,62 @@ pub struct Pages<T> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Cursor {
+pub(crate) enum Cursor {
     Start,
     At(String),
     End,
+}
+
+impl Cursor {
+    /// What to send with the request for the next page, if there is one.
+    pub(crate) fn next(&self) -> Option<Option<String>> {
+        match self {
+            Self::Start => Some(None),
+            Self::At(cursor) => Some(Some(cursor.clone())),
+            Self::End => None,
+        }
+    }
+
+    /// A page has arrived.
+    pub(crate) fn advance(&mut self, next: Option<String>) -> Result<(), Failed> {
+        let next = next.map_or(Self::End, Self::At);
+        if next == *self {
+            return Err(Failure::garbled("its next page is the same again"));
+        }
+        *self = next;
+        Ok(())
+    }
+}
+
+/// Pages as one item after the other. It ends after an error.
+pub(crate) fn items<P, T, F>(
+    pages: P,
+    page: F,
+) -> impl Stream<Item = Result<T, Error<ReadKind>>> + Send
+where
+    P: Send + 'static,
+    T: Send + 'static,
+    F: for<'a> Fn(&'a mut P) -> BoxFuture<'a, Result<Option<Vec<T>>, Failed>>
+        + Copy
+        + Send
+        + 'static,
+{
+    let start = (Some(pages), Vec::new().into_iter());
+    futures_util::stream::unfold(start, move |(pages, mut items)| async move {
+        let mut pages = pages;
+        loop {
+            if let Some(item) = items.next() {
+                return Some((Ok(item), (pages, items)));
+            }
+            let mut source = pages?;
+            match page(&mut source).await {
+                Ok(None) => return None,
+                Ok(Some(page)) => items = page.into_iter(),
+                Err(failure) => return Some((Err(failure.into()), (None, items))),
+            }
+            pages = Some(source);
+        }
+    })
 }
 
 /// Something that the server lists.
@@ -156,15 +209,11 @@ impl<T: Listed + Send + 'static> Pages<T> {
 
     /// All pages, one item after the other. It ends after an error.
     pub fn into_stream(self) -> impl Stream<Item = Result<T, Error<ReadKind>>> + Send {
-        self.items()
+        items(self, |pages| Box::pin(pages.page()))
     }
 
     async fn page(&mut self) -> Result<Option<Vec<T>>, Failed> {
-        let cursor = match &self.cursor {
-            Cursor::End => return Ok(None),
-            Cursor::Start => None,
-            Cursor::At(cursor) => Some(cursor.clone()),
-        };
+        let Some(cursor) = self.cursor.next() else { return Ok(None) };
         let prefix = Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty());
         let limit = self.limit.map(|limit| limit.to_string());
         let call = self
@@ -175,30 +224,8 @@ impl<T: Listed + Send + 'static> Pages<T> {
             .query_if("limit", limit.as_deref())
             .query_if("cursor", cursor.as_deref());
         let (items, next) = T::page(self.client.fetch(&call).await?.json()?);
-        if next.is_some() && next == cursor {
-            return Err(Failure::garbled("its next page is the same again"));
-        }
-        self.cursor = next.map_or(Cursor::End, Cursor::At);
+        self.cursor.advance(next)?;
         Ok(Some(items))
-    }
-
-    fn items(self) -> impl Stream<Item = Result<T, Error<ReadKind>>> + Send {
-        let start = (Some(self), Vec::new().into_iter());
-        futures_util::stream::unfold(start, |(pages, mut items)| async move {
-            let mut pages = pages;
-            loop {
-                if let Some(item) = items.next() {
-                    return Some((Ok(item), (pages, items)));
-                }
-                let mut source = pages?;
-                match source.page().await {
-                    Ok(None) => return None,
-                    Ok(Some(page)) => items = page.into_iter(),
-                    Err(failure) => return Some((Err(failure.into()), (None, items))),
-                }
-                pages = Some(source);
-            }
-        })
     }
 }
 

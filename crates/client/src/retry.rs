@@ -68,6 +68,7 @@ fn wish(refusal: &Refusal) -> (Remedy, bool) {
         Some(
             ErrorCode::StoreUnavailable
             | ErrorCode::TooManyWaiters
+            | ErrorCode::QueueBusy
             | ErrorCode::CasMismatch
             | ErrorCode::ReadConflict,
         ) => (Remedy::Later, harmless),
@@ -188,6 +189,7 @@ mod tests {
             (refused(503, "shutdown_draining", false), Remedy::Elsewhere),
             (refused(503, "store_unavailable", false), Remedy::Later),
             (refused(503, "too_many_waiters", false), Remedy::Later),
+            (refused(503, "queue_busy", false), Remedy::Later),
             (refused(429, "throttled", false), Remedy::Later),
             (refused(409, "cas_mismatch", false), Remedy::Later),
         ] {

@@ -3,6 +3,10 @@
 //! The endpoint that answered last is asked first. What a failure means is decided in `retry`;
 //! what an answer means is left to the operations.
 
+#[cfg(test)]
+#[path = "../tests/fake/mod.rs"]
+pub(crate) mod fake;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

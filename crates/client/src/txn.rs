@@ -50,6 +50,13 @@ impl Txn {
     }
 }
 
+/// The id, for whatever can take part in a transaction.
+impl From<&Txn> for String {
+    fn from(txn: &Txn) -> Self {
+        txn.id.clone()
+    }
+}
+
 impl fmt::Debug for Txn {
     // The id is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

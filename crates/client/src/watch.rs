@@ -4,7 +4,7 @@
 //! While a snapshot is coming in, its place is not remembered: resuming in the middle of one would
 //! leave out its rest.
 
-mod sse;
+pub(crate) mod sse;
 
 use std::time::Duration;
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::limits::{COMPONENT_BYTES_MAX, KEY_BYTES_MAX};
+use crate::queue;
 
 /// A key in its namespace, written `namespace/key`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +27,8 @@ pub enum NameRefused {
         "a key has at most 128 characters: segments out of a-z 0-9 . _ - separated by single slashes"
     )]
     Key,
+    #[error("a queue has a name of 1 to 128 characters out of a-z 0-9 . _ -")]
+    Queue,
 }
 
 impl KeyName {
@@ -41,14 +44,24 @@ impl KeyName {
         if key.is_empty() {
             return Err(NameRefused::KeyMissing);
         }
-        if key.len() > KEY_BYTES_MAX || !key.split('/').all(is_component) {
+        if !key.split('/').all(is_component) {
+            return Err(NameRefused::Key);
+        }
+        let key = key.to_ascii_lowercase();
+        // What belongs to a queue may be longer by what the queue puts around its name.
+        if key.len() > KEY_BYTES_MAX && queue::structure(&key).is_none() {
             return Err(NameRefused::Key);
         }
         let mut full = namespace;
         let namespace_len = full.len();
         full.push('/');
-        full.push_str(&key.to_ascii_lowercase());
+        full.push_str(&key);
         Ok(Self { full: full.into(), namespace_len })
+    }
+
+    /// For queues, which make only names that `parse` would take.
+    pub(crate) fn structural(full: Arc<str>, namespace_len: usize) -> Self {
+        Self { full, namespace_len }
     }
 
     /// Reads back what [`KeyName::as_str`] gave, or what a caller wrote as `namespace/key`.
@@ -93,7 +106,7 @@ pub fn parse_namespace(namespace: &str) -> Result<String, NameRefused> {
     Ok(namespace.to_ascii_lowercase())
 }
 
-fn is_component(text: &str) -> bool {
+pub(crate) fn is_component(text: &str) -> bool {
     (1..=COMPONENT_BYTES_MAX).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }

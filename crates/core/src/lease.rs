@@ -5,6 +5,7 @@ use crate::answer::{self, Answer, Stamp, StampReused};
 use crate::attachment;
 use crate::fence::{Fence, FenceCondition, FenceFacts, FenceRefused};
 use crate::ids::{LeaseId, TxnId};
+use crate::message;
 use crate::record::{Change, Decided, Effect, End, Ended, KeyRecord, Lease};
 use crate::state;
 use crate::time::{Deadline, Now, Span};
@@ -98,7 +99,7 @@ pub fn acquire(
     decided_here(record)?;
     let mut next = record.clone();
     let mut effects = Vec::new();
-    end_lapsed(&mut next, &mut effects);
+    end_lapsed(&mut next, &mut effects, now);
     let lease = Lease {
         id: ask.new_id.clone(),
         owner: ask.owner.clone(),
@@ -217,12 +218,14 @@ pub fn release(
     }
     match check(record, &ask.proof, now) {
         Ok(_) => decided_here(record)?,
-        Err(refused) => return release_again(record, ask, refused),
+        Err(refused) => return release_again(record, ask, refused, now),
     }
     facts.check(&ask.fences)?;
     let mut next = record.clone();
     let mut effects = Vec::new();
-    let how = match (next.staged.is_some(), ask.rollback) {
+    // A message has nothing staged: letting go of it is to acknowledge it, or to give it back.
+    let undecided = next.staged.is_some() || next.message.is_some();
+    let how = match (undecided, ask.rollback) {
         (false, _) => End::Released,
         (true, true) => End::RolledBack,
         (true, false) => {
@@ -230,7 +233,7 @@ pub fn release(
             End::Committed
         }
     };
-    end(&mut next, how, &mut effects);
+    end(&mut next, how, &mut effects, now);
     answer::remember(&mut next, ask.stamp, Answer::Released, now);
     Ok(Decided { record: Some(next), answer: (), effects })
 }
@@ -240,6 +243,7 @@ fn release_again(
     record: &KeyRecord,
     ask: &Release,
     refused: ProofRefused,
+    now: Now,
 ) -> Result<Decided<()>, ReleaseRefused> {
     if let Some(lease) = record.lease.as_ref().filter(|lease| lease.id == ask.proof.lease) {
         // Held to the end of its time, and nobody has cleared it away yet.
@@ -253,7 +257,7 @@ fn release_again(
             // What is told must last: a clock set back before a reboot would bring it back.
             let mut next = record.clone();
             let mut effects = Vec::new();
-            end_lapsed(&mut next, &mut effects);
+            end_lapsed(&mut next, &mut effects, now);
             return Ok(Decided { record: Some(next), answer: (), effects });
         }
         return Err(refused.into());
@@ -287,7 +291,7 @@ pub fn revoke(record: &KeyRecord, reason: &str, now: Now) -> Result<Option<Decid
     decided_here(record)?;
     let mut next = record.clone();
     let mut effects = Vec::new();
-    end(&mut next, End::Revoked { reason: reason.into() }, &mut effects);
+    end(&mut next, End::Revoked { reason: reason.into() }, &mut effects, now);
     next.fence = record.fence.next();
     Ok(Some(Decided { record: Some(next), answer: lease, effects }))
 }
@@ -303,7 +307,7 @@ pub fn lapse(record: &KeyRecord, now: Now) -> Result<Option<Decided<()>>, InTxn>
     decided_here(record)?;
     let mut next = record.clone();
     let mut effects = Vec::new();
-    end_lapsed(&mut next, &mut effects);
+    end_lapsed(&mut next, &mut effects, now);
     Ok(Some(Decided { record: Some(next), answer: (), effects }))
 }
 
@@ -316,14 +320,17 @@ fn decided_here(record: &KeyRecord) -> Result<(), InTxn> {
 }
 
 /// Ends a lease that the caller knows to be over, if there is one.
-fn end_lapsed(next: &mut KeyRecord, effects: &mut Vec<Effect>) {
+fn end_lapsed(next: &mut KeyRecord, effects: &mut Vec<Effect>, now: Now) {
     let lost = next.staged.is_some();
-    end(next, End::Lapsed { lost }, effects);
+    end(next, End::Lapsed { lost }, effects, now);
 }
 
 /// The one place where a lease leaves a record. What is still staged goes with it.
-pub(crate) fn end(next: &mut KeyRecord, how: End, effects: &mut Vec<Effect>) {
+pub(crate) fn end(next: &mut KeyRecord, how: End, effects: &mut Vec<Effect>, now: Now) {
     let Some(lease) = next.lease.take() else { return };
+    if next.message.is_some() {
+        message::ended(next, &how, effects, now);
+    }
     if let Some(staged) = next.staged.take() {
         if let Change::Write(state) = &staged.change {
             effects.extend(state.blob().cloned().map(Effect::DropBlob));

@@ -9,6 +9,8 @@ pub mod ids;
 pub mod key;
 pub mod lease;
 pub mod limits;
+pub mod message;
+pub mod queue;
 pub mod record;
 pub mod state;
 pub mod time;

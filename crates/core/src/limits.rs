@@ -30,6 +30,14 @@ pub const ATTACHMENTS_MAX: usize = 256;
 pub const ATTACHMENT_NAME_BYTES_MAX: usize = 255;
 /// Attachments up to this size live inside the record of their key.
 pub const ATTACHMENT_INLINE_BYTES_MAX: usize = 1024;
+/// Longest content type of a payload, longest attributes and longest last error of a message.
+pub const CONTENT_TYPE_BYTES_MAX: usize = 255;
+pub const ATTRIBUTES_BYTES_MAX: usize = 16 * 1024;
+pub const LAST_ERROR_BYTES_MAX: usize = 4 * 1024;
+/// The longest delay and the longest life of a message: a year.
+pub const DELAY_MAX: Span = Span::secs(366 * 24 * 3_600);
+/// Failed deliveries that a message may be allowed.
+pub const ATTEMPTS_MAX: u32 = 1_000_000;
 /// A lease shorter than this could not be renewed over a real network.
 pub const TTL_MIN: Span = Span(10);
 /// The longest time to live that a server may be configured to grant: 30 days.

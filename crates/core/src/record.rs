@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::answer::Remembered;
 use crate::fence::{Fence, FenceCondition};
 use crate::ids::{LeaseId, TxnId};
+use crate::message::Message;
 use crate::time::{Deadline, Now, Span, UnixMillis};
 
 /// The number of commits a key has seen.
@@ -43,6 +44,10 @@ pub struct KeyRecord {
     pub ended: Option<Ended>,
     /// Answers kept for repeated requests, oldest first.
     pub answers: Vec<Remembered>,
+    /// The key is that of a message; its state is the payload.
+    pub message: Option<Box<Message>>,
+    /// To be removed from the store with all it names. Never stored itself.
+    pub gone: bool,
 }
 
 /// A document, by its identity and where its bytes are.

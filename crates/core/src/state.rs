@@ -109,7 +109,7 @@ pub fn stage(
         Then::Release => {
             let how = if next.staged.is_some() { End::Committed } else { End::Released };
             install(&mut next, facts, &mut effects, now)?;
-            lease::end(&mut next, how, &mut effects);
+            lease::end(&mut next, how, &mut effects, now);
         }
     }
     answer::remember(&mut next, ask.stamp, Answer::Written(written.clone()), now);

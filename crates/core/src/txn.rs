@@ -8,6 +8,7 @@ use crate::ids::TxnId;
 use crate::key::KeyName;
 use crate::lease::{self, Proof, ProofRefused};
 use crate::limits::PARTICIPANTS_MAX;
+use crate::message::{self, Back};
 use crate::record::{Decided, Effect, End, KeyRecord, Lease, Staged};
 use crate::state;
 use crate::time::{Now, UnixMillis};
@@ -172,6 +173,13 @@ pub enum By {
         /// Under which the answer is remembered.
         stamp: Option<Stamp>,
     },
+    /// The consumer of a message that takes part.
+    Consumer {
+        key: KeyName,
+        proof: Proof,
+        /// How it wants to give the message back, if it does.
+        back: Option<Back>,
+    },
     /// The lease of this participant has run out.
     Lapse(KeyName),
     /// Nobody holds a key under it any more.
@@ -219,6 +227,9 @@ pub fn settle(
     let mut changed = Vec::new();
     for (key, record) in keys {
         if let Some(mut decided) = apply(key, record, ask.txn, &outcome, now) {
+            if let Some(wished) = given_back(key, record, ask, &outcome, now) {
+                decided = wished;
+            }
             remember(&mut decided, key, ask, now);
             changed.push((key.clone(), decided));
         }
@@ -238,7 +249,7 @@ fn check(
     let record_of =
         |key: &KeyName| keys.iter().find(|(known, _)| known == key).map(|(_, record)| record);
     match &ask.by {
-        By::Holder { key, proof, .. } => {
+        By::Holder { key, proof, .. } | By::Consumer { key, proof, .. } => {
             let own = record_of(key).ok_or(ProofRefused::NotHeld)?;
             if !is_under(lease::check(own, proof, now)?, ask.txn) {
                 return Err(ProofRefused::OtherTxn.into());
@@ -259,8 +270,8 @@ fn check(
     }
     facts.check(&ask.fences)?;
     if ask.outcome == Outcome::Commit {
-        for staged in keys.iter().filter_map(|(_, record)| staged_by(record, ask.txn)) {
-            facts.check(&staged.fences)?;
+        for (_, record) in keys {
+            facts.check(kept_fences(record, ask.txn))?;
         }
     }
     Ok(())
@@ -277,9 +288,24 @@ pub fn holds(record: &KeyRecord, txn: TxnId) -> bool {
 }
 
 /// What a key has staged under a transaction that has a record.
-#[must_use]
-pub fn staged_by(record: &KeyRecord, txn: TxnId) -> Option<&Staged> {
+fn staged_by(record: &KeyRecord, txn: TxnId) -> Option<&Staged> {
     record.staged.as_ref().filter(|_| holds(record, txn))
+}
+
+/// The transaction whose decision the key waits for.
+#[must_use]
+pub fn undecided(record: &KeyRecord) -> Option<TxnId> {
+    let leased = record.lease.as_ref().filter(|lease| lease.recorded).map(|lease| lease.txn);
+    let drafted = || Some(record.message.as_ref()?.draft.as_ref()?.txn);
+    leased.or_else(drafted)
+}
+
+/// The fence conditions that a key keeps until its transaction is committed.
+#[must_use]
+pub fn kept_fences(record: &KeyRecord, txn: TxnId) -> &[FenceCondition] {
+    let staged = staged_by(record, txn).map(|staged| staged.fences.as_slice());
+    let drafted = || message::draft_of(record, txn).map(|draft| draft.fences.as_slice());
+    staged.or_else(drafted).unwrap_or_default()
 }
 
 /// What a decision does to one key; `None` when it has reached it, or never concerned it. A key is
@@ -292,8 +318,14 @@ pub fn apply(
     outcome: &Outcome,
     now: Now,
 ) -> Option<Decided<()>> {
+    if message::draft_of(record, txn).is_some() {
+        return Some(message::decide_draft(record, *outcome == Outcome::Commit, now));
+    }
     if !holds(record, txn) {
         return None;
+    }
+    if *outcome == Outcome::Commit && message::dies_with_message(key) {
+        return message::drop_state(record);
     }
     let mut next = record.clone();
     let mut effects: Vec<Effect> = Vec::new();
@@ -306,12 +338,30 @@ pub fn apply(
         Outcome::Rollback(Why::Lapsed) => End::Lapsed { lost: true },
         Outcome::Rollback(Why::Revoked { reason, .. }) => End::Revoked { reason: reason.clone() },
     };
-    lease::end(&mut next, how, &mut effects);
+    lease::end(&mut next, how, &mut effects, now);
     if let Outcome::Rollback(Why::Revoked { key: revoked, .. }) = outcome
         && revoked == key
     {
         next.fence = record.fence.next();
     }
+    Some(Decided { record: Some(next), answer: (), effects })
+}
+
+/// A consumer that rolls its transaction back says how it gives its message back.
+fn given_back(
+    key: &KeyName,
+    record: &KeyRecord,
+    ask: &Settle,
+    outcome: &Outcome,
+    now: Now,
+) -> Option<Decided<()>> {
+    let By::Consumer { key: asker, back: Some(back), .. } = &ask.by else { return None };
+    if asker != key || *outcome == Outcome::Commit {
+        return None;
+    }
+    let mut next = record.clone();
+    let mut effects = Vec::new();
+    message::let_go(&mut next, back, End::RolledBack, &mut effects, now);
     Some(Decided { record: Some(next), answer: (), effects })
 }
 
@@ -349,10 +399,19 @@ pub fn withdraw(
     let mut next = record.clone();
     next.participants.retain(|participant| participant.key != *key);
     next.updated_at = now.wall;
-    let mut freed = key_record.clone();
-    let mut effects = Vec::new();
-    lease::end(&mut freed, End::RolledBack, &mut effects);
-    Some((next, Decided { record: Some(freed), answer: (), effects }))
+    let freed = match &key_record.lease {
+        Some(lease) if key_record.message.is_some() => {
+            let proof = Proof { lease: lease.id.clone(), fence: None, txn: None };
+            message::undeliver(key_record, &proof, now)?
+        }
+        Some(_) | None => {
+            let mut freed = key_record.clone();
+            let mut effects = Vec::new();
+            lease::end(&mut freed, End::RolledBack, &mut effects, now);
+            Decided { record: Some(freed), answer: (), effects }
+        }
+    };
+    Some((next, freed))
 }
 
 impl TxnRecord {

@@ -9,6 +9,7 @@ pub(crate) mod lease;
 pub(crate) mod list;
 pub(crate) mod live;
 pub(crate) mod mutate;
+pub(crate) mod queue;
 pub(crate) mod read;
 pub(crate) mod refused;
 pub(crate) mod state;
@@ -29,6 +30,8 @@ use crate::ids::Ids;
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 
+pub(crate) use queue::QueueRefused;
+use queue::enqueue::Arriving;
 pub(crate) use refused::{Refused, TxnRefused};
 
 /// Bounds and defaults of the operations.
@@ -43,6 +46,8 @@ pub(crate) struct Limits {
     pub(crate) mutate_max: u64,
     /// `None`: no bound.
     pub(crate) attachment_max: Option<u64>,
+    /// Of a message; `None`: no bound.
+    pub(crate) payload_max: Option<u64>,
     /// The longest pause between two pieces of a request body.
     pub(crate) body_timeout: std::time::Duration,
 }
@@ -55,6 +60,7 @@ pub(crate) struct App {
     pub(crate) tasks: Tasks,
     /// Tells this process from earlier ones to those who resume a watch.
     pub(crate) incarnation: String,
+    pub(crate) arriving: Arriving,
     draining: AtomicBool,
     drain: CancellationToken,
 }
@@ -68,6 +74,7 @@ impl App {
             limits,
             tasks,
             incarnation,
+            arriving: Arriving::default(),
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),
         })

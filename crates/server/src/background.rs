@@ -9,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use lockd_core::key::KeyName;
 use lockd_core::time::Span;
 
+use crate::app::queue::tidy::TIDY_EVERY;
 use crate::app::{App, Refused};
 use crate::commit::LEASE_PREFIX;
 
@@ -99,6 +100,17 @@ pub(crate) async fn tidy_txns(app: Arc<App>, every: Duration, retention: Span) {
         }
         if !pause(&app, every).await {
             return;
+        }
+    }
+}
+
+/// Removes messages that have lived too long, and what queues leave behind.
+pub(crate) async fn tidy_queues(app: Arc<App>) {
+    while pause(&app, Duration::from_millis(TIDY_EVERY.0)).await {
+        match app.tidy_queues().await {
+            Ok(0) => {}
+            Ok(removed) => tracing::debug!(removed, "messages removed that nobody took in time"),
+            Err(error) => tracing::warn!(%error, "queues could not be looked through"),
         }
     }
 }

@@ -13,25 +13,31 @@ use bytes::Bytes;
 use lockd_core::fence::{Fence, FenceFacts};
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
+use lockd_core::message::{self, Place};
+use lockd_core::queue::{self, QueueName, Role};
 use lockd_core::record::{Decided, Effect, KeyRecord, Staged};
-use lockd_core::time::Now;
+use lockd_core::time::{Deadline, Now, Tick, UnixMillis};
 use lockd_store::{Expect, Name, Op, Store, StoreError, Stored, Write, codec};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::app::event::EventHub;
 use crate::app::live::LiveTable;
+use crate::app::queue::board::Boards;
 use crate::app::wait::Lines;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
 
 use many::{Batch, Changed};
-pub(crate) use many::{DUE_PREFIX, NotJoined, NotSettled, TXN_PREFIX, decode_txn};
+pub(crate) use many::{
+    DUE_PREFIX, NotJoined, NotSettled, TXN_PREFIX, Together, Verdict, decode_txn,
+};
 
 /// How often a race for one record may be lost before the caller is told to come back.
 const ATTEMPTS_MAX: usize = 32;
 /// Writers of one key take turns; different keys rarely share a turn.
 const TURNS: usize = 16 * 1024;
+const STAMP_TURNS: usize = 1024;
 
 /// How often several keys are read until nothing changed in between.
 const READ_ROUNDS_MAX: usize = 16;
@@ -43,6 +49,12 @@ const FIND_OUT_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const KEY_PREFIX: &str = "k/";
 /// An empty record under this prefix says that the key has a lease.
 pub(crate) const LEASE_PREFIX: &str = "l/";
+/// The record of a message is stored under this prefix.
+pub(crate) const MESSAGE_PREFIX: &str = "q/";
+/// Under this prefix, the queue and the id: where a message stands when nobody has it.
+pub(crate) const STAND_PREFIX: &str = "r/";
+/// An empty record under this prefix, a minute and a key says when a message has lived too long.
+pub(crate) const EXPIRY_PREFIX: &str = "y/";
 /// Below this token nothing may be granted any more: set by a restore.
 pub(crate) const FLOOR_NAME: &str = "m/fence-floor";
 
@@ -72,10 +84,13 @@ pub(crate) struct Records {
     pub(crate) live: LiveTable,
     pub(crate) events: EventHub,
     pub(crate) lines: Arc<Lines>,
+    pub(crate) boards: Boards,
     pub(crate) metrics: Arc<Metrics>,
     tasks: Tasks,
     floor: AtomicU64,
     turns: Vec<Mutex<()>>,
+    /// Requests under one idempotency key take turns too, each before those of its keys.
+    stamp_turns: Vec<Mutex<()>>,
     /// Keeps those who choose keys from choosing who shares a turn.
     secret: u64,
 }
@@ -87,6 +102,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: Tasks,
     pub(crate) waiters_max: usize,
+    pub(crate) consumers_max: usize,
     pub(crate) secret: u64,
 }
 
@@ -103,10 +119,12 @@ impl Records {
             live: LiveTable::default(),
             events: EventHub::new(),
             lines: Lines::new(parts.waiters_max),
+            boards: Boards::new(parts.consumers_max),
             metrics: parts.metrics,
             tasks: parts.tasks,
             floor: AtomicU64::new(0),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
+            stamp_turns: (0..STAMP_TURNS).map(|_| Mutex::new(())).collect(),
             secret: parts.secret,
         }
     }
@@ -243,7 +261,15 @@ impl Records {
     /// What is durable now may be told and acted upon.
     fn follow(&self, key: &KeyName, record: &KeyRecord, effects: &[Effect]) {
         self.live.follow(key, record);
-        self.events.publish(key, record, effects);
+        match message::place(record) {
+            Some(place) => {
+                if matches!(place, Place::Dead(_)) {
+                    self.metrics.messages.dead.inc();
+                }
+                self.follow_message(key, place);
+            }
+            None => self.events.publish(key, record, effects),
+        }
         for effect in effects {
             match effect {
                 Effect::Ended { how, .. } => {
@@ -256,6 +282,12 @@ impl Records {
                 }
                 Effect::Committed | Effect::Removed => {}
             }
+        }
+    }
+
+    fn follow_message(&self, key: &KeyName, place: Place) {
+        if let Some((queue, id, Role::Message)) = QueueName::of(key) {
+            self.boards.follow(&queue, id, place, self.clock.now());
         }
     }
 
@@ -285,14 +317,24 @@ impl Records {
         let _turn = self.turn(key).lock().await;
         let Loaded { stored, record } = self.load_settled(key).await?;
         self.live.follow(key, &record);
+        if queue::role(key) == Some(Role::Message) {
+            self.follow_message(key, message::place(&record).unwrap_or(Place::Gone));
+        }
         if record.lease.is_none() {
             // A restored store has index entries of leases that the restore has ended.
             let expect = Expect::unchanged(stored.as_ref());
             let check = Op { name: record_name(key), expect, write: Write::Check };
-            let entry = Op { name: index_name(key), expect: Expect::Any, write: Write::Delete };
-            // Without both at one moment, the key's turn keeps others from granting it meanwhile.
-            let ops = if self.is_atomic() { vec![check, entry] } else { vec![entry] };
-            self.store.commit(ops).await?;
+            let entry = |name| Op { name, expect: Expect::Any, write: Write::Delete };
+            let mut ops = vec![check, entry(index_name(key))];
+            if !record.stored && queue::role(key) == Some(Role::Message) {
+                // And one that writes step by step may have been stopped before the last one.
+                ops.push(entry(stand_name(key)));
+            }
+            if !self.is_atomic() {
+                // Without all at one moment, the key's turn keeps others from it meanwhile.
+                ops.remove(0);
+            }
+            self.commit_plain(ops).await?;
         } else if let Some(stored) = stored {
             self.anchor(key, &record, &stored).await?;
         }
@@ -358,6 +400,25 @@ impl Records {
         &self.turns[index]
     }
 
+    /// The turn of a request that may be repeated, for one that has no record of its own yet.
+    pub(crate) async fn stamp_turn(&self, stamp: u128) -> MutexGuard<'_, ()> {
+        let index = self.turn_of(&stamp) % STAMP_TURNS;
+        #[expect(clippy::indexing_slicing, reason = "the index was taken modulo the length")]
+        self.stamp_turns[index].lock().await
+    }
+
+    /// Writes records that nothing follows from. Where one write follows the other, in their
+    /// order.
+    pub(crate) async fn commit_plain(&self, ops: Vec<Op>) -> Result<(), StoreError> {
+        if self.is_atomic() {
+            return self.store.commit(ops).await.map(drop);
+        }
+        for op in ops {
+            self.store.commit(vec![op]).await?;
+        }
+        Ok(())
+    }
+
     /// Reads what must be known before the first request: the floor of the tokens, and who holds
     /// what. Costs as much as there are leases, not keys.
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<usize, StoreError> {
@@ -399,14 +460,86 @@ fn staged_fences(staged: &Staged) -> impl Iterator<Item = &KeyName> {
     staged.fences.iter().map(|condition| &condition.key)
 }
 
-/// The index follows the record: in the same commit, only when a lease comes or goes.
-fn index_op(key: &KeyName, before: &KeyRecord, next: &KeyRecord) -> Option<Op> {
-    let write = match (before.lease.is_some(), next.lease.is_some()) {
-        (false, true) => Write::Put(Bytes::new()),
-        (true, false) => Write::Delete,
-        (true, true) | (false, false) => return None,
+/// The indexes follow the record, in the same commit: who holds it, where it stands in its queue,
+/// and when it has lived too long.
+fn index_ops(key: &KeyName, before: &KeyRecord, next: &KeyRecord) -> Vec<Op> {
+    let mut ops = Vec::new();
+    let mut turn = |name: &dyn Fn() -> Name, before: Option<Bytes>, next: Option<Bytes>| {
+        let write = match (before, next) {
+            (before, next) if before == next => return,
+            (_, Some(bytes)) => Write::Put(bytes),
+            (_, None) => Write::Delete,
+        };
+        ops.push(Op { name: name(), expect: Expect::Any, write });
     };
-    Some(Op { name: index_name(key), expect: Expect::Any, write })
+    let held = |record: &KeyRecord| record.lease.as_ref().map(|_| Bytes::new());
+    turn(&|| index_name(key), held(before), held(next));
+    if next.message.is_some() {
+        turn(&|| stand_name(key), stand(before), stand(next));
+        let expiry = next.message.as_ref().and_then(|message| message.expires_at);
+        if let Some(at) = expiry {
+            let exists = |there: bool| there.then(Bytes::new);
+            turn(&|| expiry_name(at, key), exists(before.stored), exists(!next.gone));
+        }
+    }
+    ops
+}
+
+/// Where a message stands when nobody has it: since or until when, and whether it is dead. It says
+/// so while somebody has it too, so that a delivery does not write it again.
+fn stand(record: &KeyRecord) -> Option<Bytes> {
+    let message = record.message.as_ref().filter(|_| !record.gone)?;
+    let (kind, at) = match message.dead {
+        Some(since) => (DEAD, since),
+        None if message.draft.is_some() => (DRAFT, message.visible.wall),
+        None => (QUEUED, message.visible.wall),
+    };
+    let [b0, b1, b2, b3, b4, b5, b6, b7] = at.0.to_be_bytes();
+    Some(Bytes::copy_from_slice(&[kind, b0, b1, b2, b3, b4, b5, b6, b7]))
+}
+
+const QUEUED: u8 = 0;
+const DEAD: u8 = 1;
+/// Its transaction is not decided, as far as is known here.
+const DRAFT: u8 = 2;
+
+/// What [`stand`] has written.
+pub(crate) fn read_stand(bytes: &[u8], now: Now) -> Option<Place> {
+    let (kind, at) = bytes.split_first()?;
+    let at = UnixMillis(u64::from_be_bytes(at.try_into().ok()?));
+    match *kind {
+        QUEUED => {
+            // Its own record knows better, after a clock was set.
+            let (ahead, behind) =
+                (at.0.saturating_sub(now.wall.0), now.wall.0.saturating_sub(at.0));
+            let tick = Tick(now.tick.0.saturating_add(ahead).saturating_sub(behind));
+            Some(Place::Queued(Deadline { tick, wall: at }))
+        }
+        DEAD => Some(Place::Dead(at)),
+        DRAFT => Some(Place::Draft),
+        _ => None,
+    }
+}
+
+/// The queue's part of the name, then the id.
+fn stand_name(key: &KeyName) -> Name {
+    match QueueName::of(key) {
+        Some((queue, id, _)) => format!("{}{id}", stand_prefix(&queue)).into(),
+        None => [STAND_PREFIX, key.as_str()].concat().into(),
+    }
+}
+
+/// What follows the name of a queue sorts before all that a name is made of: the entries of the
+/// queues stand in the order of their names.
+pub(crate) fn stand_prefix(queue: &QueueName) -> String {
+    [STAND_PREFIX, queue.as_str(), "!"].concat()
+}
+
+pub(crate) const MINUTE_MS: u64 = 60_000;
+
+/// The minute that begins after this moment, as a name that sorts by time.
+fn expiry_name(at: UnixMillis, key: &KeyName) -> Name {
+    format!("{EXPIRY_PREFIX}{:012}/{}", at.0 / MINUTE_MS + 1, key.as_str()).into()
 }
 
 fn index_name(key: &KeyName) -> Name {
@@ -414,7 +547,11 @@ fn index_name(key: &KeyName) -> Name {
 }
 
 pub(crate) fn record_name(key: &KeyName) -> Name {
-    [KEY_PREFIX, key.as_str()].concat().into()
+    let prefix = match queue::role(key) {
+        Some(Role::Message) => MESSAGE_PREFIX,
+        Some(Role::State) | None => KEY_PREFIX,
+    };
+    [prefix, key.as_str()].concat().into()
 }
 
 /// # Errors

@@ -50,6 +50,7 @@ pub const SETTINGS: &[Setting] = &[
     value("acquire-block", "60s", "Wait of an acquire that leaves it to the server"),
     value("json-max", "100MiB", "Largest JSON document, after white space is taken out"),
     value("attachment-max", "1TiB", "Largest attachment; 0 for no bound"),
+    value("queue-payload-max", "256MiB", "Largest payload of a message; 0 for no bound"),
     value("mutate-max", "8MiB", "Largest document that can be mutated on the server"),
     value(
         "store-cache",
@@ -63,6 +64,7 @@ pub const SETTINGS: &[Setting] = &[
     value("shutdown-timeout", "10s", "How long stopping may take after that"),
     value("max-connections", "12000", "Open connections"),
     value("max-waiters", "100000", "Requests that wait for keys"),
+    value("queue-max-consumers", "10000", "Consumers that wait for messages"),
     value("max-headers", "64KiB", "Size of the headers of a request"),
     value("idle-timeout", "2m", "How long a connection may be silent between requests"),
     value("body-timeout", "30s", "How long a request body may pause"),
@@ -109,6 +111,7 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     pub max_connections: usize,
     pub max_waiters: usize,
+    pub queue: QueueSettings,
     pub max_headers: usize,
     pub idle_timeout: Duration,
     pub body_timeout: Duration,
@@ -118,6 +121,14 @@ pub struct Settings {
     pub mtls: bool,
     pub identity: IdentitySettings,
     pub insecure_bind: bool,
+}
+
+/// Bounds of queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// Zero for no bound.
+    pub payload_max: u64,
+    pub max_consumers: usize,
 }
 
 /// Who the server is with mutual TLS, and whom it trusts.

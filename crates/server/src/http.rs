@@ -10,6 +10,8 @@ pub(crate) mod delivery;
 mod error;
 mod lease;
 mod list;
+mod multipart;
+mod queue;
 mod read;
 mod reply;
 mod request;

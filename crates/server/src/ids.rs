@@ -2,6 +2,7 @@
 //! transaction id says when it was minted, like every xid, and carries 64.
 
 use lockd_core::ids::{LeaseId, TxnId, xid_text};
+use lockd_core::queue::MessageId;
 use lockd_core::time::UnixMillis;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
@@ -11,6 +12,8 @@ use rand::{Rng, SeedableRng};
 #[derive(Debug)]
 pub struct Ids {
     rng: Mutex<StdRng>,
+    /// The time and count in the latest message id.
+    latest: Mutex<u64>,
 }
 
 impl Ids {
@@ -27,7 +30,7 @@ impl Ids {
     }
 
     fn from_rng(rng: StdRng) -> Self {
-        Self { rng: Mutex::new(rng) }
+        Self { rng: Mutex::new(rng), latest: Mutex::new(0) }
     }
 
     #[must_use]
@@ -56,6 +59,23 @@ impl Ids {
         uuid::Builder::from_unix_timestamp_millis(wall.0, &random).into_uuid()
     }
 
+    /// A time-ordered UUID that sorts behind all that were given before: messages that become
+    /// visible in the same millisecond keep their order.
+    #[must_use]
+    pub fn message_id(&self, wall: UnixMillis) -> MessageId {
+        // 48 bits of time and 12 bits to count within it; where they do not suffice, time runs
+        // ahead a little.
+        let count = {
+            let mut latest = self.latest.lock();
+            *latest = (wall.0 << 12).max(*latest + 1);
+            *latest
+        };
+        let time = u128::from((count >> 12) & 0xffff_ffff_ffff) << 80;
+        let within = u128::from(count & 0xfff) << 64;
+        let random = u128::from(self.number() >> 2);
+        MessageId(time | (7 << 76) | within | (0b10 << 62) | random)
+    }
+
     /// A name that was never given before.
     #[must_use]
     pub fn unique(&self) -> String {
@@ -71,5 +91,29 @@ impl Ids {
         let mut bytes = [0; 12];
         self.rng.lock().fill_bytes(&mut bytes);
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockd_core::time::UnixMillis;
+
+    use super::Ids;
+
+    #[test]
+    fn message_ids_are_uuids_of_version_7_and_only_grow() {
+        let ids = Ids::seeded(1);
+        let now = UnixMillis(1_800_000_000_000);
+        let made: Vec<_> = (0..10_000).map(|_| ids.message_id(now)).collect();
+        assert!(made.is_sorted_by(|one, next| one < next));
+        let back = ids.message_id(UnixMillis(now.0 - 5_000));
+        assert!(made.last().is_some_and(|last| *last < back), "a clock set back changes nothing");
+        for id in [made[0], back] {
+            let uuid = uuid::Uuid::parse_str(&id.to_string()).unwrap();
+            assert_eq!(uuid.get_version_num(), 7);
+            assert_eq!(uuid.get_variant(), uuid::Variant::RFC4122);
+            let (seconds, _) = uuid.get_timestamp().unwrap().to_unix();
+            assert_eq!(seconds, 1_800_000_000);
+        }
     }
 }

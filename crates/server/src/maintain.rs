@@ -9,6 +9,7 @@ use bytes::Bytes;
 use lockd_core::fence::Fence;
 use lockd_core::key::KeyName;
 use lockd_core::lease::{self, InTxn};
+use lockd_core::message;
 use lockd_core::record::{Change, Content, End, KeyRecord, State};
 use lockd_core::time::{BootId, Now, Tick, Timeline, UnixMillis};
 use lockd_core::txn::{self, Outcome, Why};
@@ -16,8 +17,11 @@ use lockd_store::embedded::{self, BackupError, Problem, Report, RestoreSummary};
 use lockd_store::{EmbeddedOptions, EmbeddedStore, Name, OpenError, Store, StoreError, codec};
 use serde_json::{Value, json};
 
+use crate::app::queue::enqueue::ANSWER_PREFIX;
+use crate::app::queue::tidy::MARK_PREFIX;
 use crate::commit::{
-    DUE_PREFIX, FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, TXN_PREFIX, read_floor, record_name,
+    DUE_PREFIX, EXPIRY_PREFIX, FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, MESSAGE_PREFIX, STAND_PREFIX,
+    TXN_PREFIX, read_floor, read_stand, record_name,
 };
 
 /// Far more grants than a key can see between a backup and its restore.
@@ -76,6 +80,12 @@ fn raise_tokens(name: &str, bytes: Bytes, now: UnixMillis) -> Result<Bytes, Stri
         let floor = read_floor(&bytes).map_err(|error| error.to_string())?;
         return Ok(raised(floor).to_string().into());
     }
+    if name.starts_with(MESSAGE_PREFIX) {
+        let record = codec::decode(&bytes, &NO_TIME).map_err(|error| error.to_string())?;
+        let mut record = message::forgotten(&record);
+        record.fence = Fence(raised(record.fence.0));
+        return Ok(codec::encode(&record, NO_TIME.boot));
+    }
     if !name.starts_with(KEY_PREFIX) {
         return Ok(bytes);
     }
@@ -120,7 +130,8 @@ pub async fn check(path: &Path) -> Result<Report, MaintainError> {
 }
 
 fn verify(name: &str, bytes: &[u8], named: &mut Vec<(KeyName, Arc<str>)>) -> Result<(), String> {
-    if let Some(key) = name.strip_prefix(KEY_PREFIX) {
+    let key = name.strip_prefix(KEY_PREFIX).or_else(|| name.strip_prefix(MESSAGE_PREFIX));
+    if let Some(key) = key {
         let key = KeyName::parse_full(key).map_err(|error| error.to_string())?;
         let record = codec::decode(&Bytes::copy_from_slice(bytes), &NO_TIME)
             .map_err(|error| error.to_string())?;
@@ -134,7 +145,18 @@ fn verify(name: &str, bytes: &[u8], named: &mut Vec<(KeyName, Arc<str>)>) -> Res
     if name == FLOOR_NAME {
         return read_floor(bytes).map(drop).map_err(|error| error.to_string());
     }
-    if name.starts_with(LEASE_PREFIX) || name.starts_with(DUE_PREFIX) {
+    if name.starts_with(ANSWER_PREFIX) {
+        let answer = codec::decode_enqueued(&Bytes::copy_from_slice(bytes));
+        return answer.map(drop).map_err(|error| error.to_string());
+    }
+    if name.starts_with(STAND_PREFIX) {
+        let stand = read_stand(bytes, NO_TIME.start);
+        return stand.map(drop).ok_or_else(|| "an entry of a queue that cannot be read".into());
+    }
+    if [LEASE_PREFIX, DUE_PREFIX, EXPIRY_PREFIX, MARK_PREFIX]
+        .iter()
+        .any(|known| name.starts_with(known))
+    {
         return Ok(());
     }
     Err("a record of a kind that this program does not know".into())

@@ -27,6 +27,12 @@ pub enum Operation {
     Metadata,
     Remove,
     Attachment,
+    Enqueue,
+    Dequeue,
+    Ack,
+    Nack,
+    Extend,
+    Queue,
     Describe,
     Read,
     Watch,
@@ -38,7 +44,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 23] = [
         Self::Acquire,
         Self::Keepalive,
         Self::Release,
@@ -48,6 +54,12 @@ impl Operation {
         Self::Metadata,
         Self::Remove,
         Self::Attachment,
+        Self::Enqueue,
+        Self::Dequeue,
+        Self::Ack,
+        Self::Nack,
+        Self::Extend,
+        Self::Queue,
         Self::Describe,
         Self::Read,
         Self::Watch,
@@ -131,6 +143,7 @@ pub struct Metrics {
     pub(crate) leases_granted: Counter,
     ended: Family<EndLabel, Counter>,
     txns: TxnMetrics,
+    pub(crate) messages: MessageMetrics,
     fence_rejections: Family<ResourceLabel, Counter>,
     pub(crate) handoff: Histogram,
     pub(crate) store_conflicts: Counter,
@@ -151,9 +164,47 @@ struct TxnMetrics {
 }
 
 impl TxnMetrics {
+    fn registered(r: &mut Registry) -> Self {
+        let all = Self::default();
+        all.register(r);
+        all
+    }
+
     fn register(&self, r: &mut Registry) {
         let help = "Transactions over several keys that were decided, by how";
         r.register("transactions_decided", help, self.decided.clone());
+    }
+}
+
+/// What queues measure.
+#[derive(Debug, Default)]
+pub(crate) struct MessageMetrics {
+    pub(crate) enqueued: Counter,
+    pub(crate) delivered: Counter,
+    pub(crate) acked: Counter,
+    pub(crate) nacked: Counter,
+    pub(crate) dead: Counter,
+    pub(crate) expired: Counter,
+    pub(crate) waiting: Gauge,
+}
+
+impl MessageMetrics {
+    fn registered(r: &mut Registry) -> Self {
+        let all = Self::default();
+        all.register(r);
+        all
+    }
+
+    fn register(&self, r: &mut Registry) {
+        r.register("queue_enqueued", "Messages taken in", self.enqueued.clone());
+        r.register("queue_delivered", "Deliveries made", self.delivered.clone());
+        r.register("queue_acked", "Messages acknowledged", self.acked.clone());
+        r.register("queue_nacked", "Messages given back by their consumers", self.nacked.clone());
+        let help = "Messages that failed too often";
+        r.register("queue_dead_lettered", help, self.dead.clone());
+        let help = "Messages removed because nobody took them in time";
+        r.register("queue_expired", help, self.expired.clone());
+        r.register("queue_consumers_waiting", "Consumers waiting now", self.waiting.clone());
     }
 }
 
@@ -169,6 +220,12 @@ pub(crate) struct TlsMetrics {
 }
 
 impl TlsMetrics {
+    fn registered(r: &mut Registry) -> Self {
+        let all = Self::default();
+        all.register(r);
+        all
+    }
+
     fn register(&self, r: &mut Registry) {
         // There from the start, so that the first refusal is seen as a change.
         for reason in ["other_ca", "expired", "revoked"] {
@@ -196,6 +253,7 @@ impl TlsMetrics {
 pub(crate) struct Levels {
     pub(crate) leases: usize,
     pub(crate) waiters: usize,
+    pub(crate) consumers: usize,
     pub(crate) store_bytes: u64,
     pub(crate) store_reopened: u64,
 }
@@ -253,9 +311,8 @@ impl Metrics {
             "Times the store failed and came back",
             store_reopened.clone(),
         );
-        let (tls, txns) = (TlsMetrics::default(), TxnMetrics::default());
-        tls.register(r);
-        txns.register(r);
+        let tls = TlsMetrics::registered(r);
+        let (txns, messages) = (TxnMetrics::registered(r), MessageMetrics::registered(r));
         let version = vec![("version", env!("CARGO_PKG_VERSION"))];
         r.register("build", "This program", Info::new(version));
 
@@ -272,6 +329,7 @@ impl Metrics {
             leases_granted: granted,
             ended,
             txns,
+            messages,
             fence_rejections,
             handoff,
             store_conflicts: conflicts,
@@ -326,6 +384,7 @@ impl Metrics {
         let level = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.leases.set(level(levels.leases as u64));
         self.waiters.set(level(levels.waiters as u64));
+        self.messages.waiting.set(level(levels.consumers as u64));
         self.store_bytes.set(level(levels.store_bytes));
         self.store_reopened.set(level(levels.store_reopened));
         let mut page = String::new();

@@ -103,6 +103,7 @@ impl Server {
             metrics: Arc::clone(&metrics),
             tasks: tasks.clone(),
             waiters_max: settings.max_waiters,
+            consumers_max: settings.queue.max_consumers,
             secret: ids.number(),
         });
         let app = App::new(records, ids, limits(&settings), tasks.clone());
@@ -114,6 +115,7 @@ impl Server {
         let retention = span(settings.decision_retention);
         let tidying = background::tidy_txns(Arc::clone(&app), settings.sweeper_interval, retention);
         tasks.spawn("transactions", tidying);
+        tasks.spawn("queues", background::tidy_queues(Arc::clone(&app)));
         tasks.spawn("collect", background::collect(Arc::clone(&app), collecting));
         if let Some(identity) = &identity {
             tasks.spawn("identity", identity::keep_up(Arc::clone(identity), tasks.stopping()));
@@ -277,6 +279,7 @@ fn limits(settings: &Settings) -> Limits {
         json_max: settings.json_max,
         mutate_max: settings.mutate_max,
         attachment_max: Some(settings.attachment_max).filter(|max| *max > 0),
+        payload_max: Some(settings.queue.payload_max).filter(|max| *max > 0),
         body_timeout: settings.body_timeout,
     }
 }

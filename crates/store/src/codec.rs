@@ -6,6 +6,7 @@ mod read;
 mod write;
 
 use bytes::Bytes;
+use lockd_core::message::Enqueued;
 use lockd_core::record::KeyRecord;
 use lockd_core::time::{BootId, Timeline};
 use lockd_core::txn::TxnRecord;
@@ -14,6 +15,7 @@ use read::Reader;
 
 const MAGIC: [u8; 2] = *b"LK";
 const TXN_MAGIC: [u8; 2] = *b"LT";
+const ENQUEUED_MAGIC: [u8; 2] = *b"LE";
 const VERSION: u8 = 1;
 /// Magic, version, CRC-32C of the rest.
 const HEADER_BYTES: usize = 7;
@@ -59,6 +61,20 @@ pub fn encode_txn(record: &TxnRecord) -> Bytes {
 /// When the bytes are not what `encode_txn` wrote.
 pub fn decode_txn(bytes: &Bytes) -> Result<TxnRecord, CodecError> {
     opened(TXN_MAGIC, bytes, read::txn)
+}
+
+/// Writes the answer to an enqueue.
+#[must_use]
+pub fn encode_enqueued(answer: &Enqueued) -> Bytes {
+    sealed(ENQUEUED_MAGIC, 64, |out| write::enqueued(out, answer))
+}
+
+/// Reads the answer to an enqueue back.
+///
+/// # Errors
+/// When the bytes are not what `encode_enqueued` wrote.
+pub fn decode_enqueued(bytes: &Bytes) -> Result<Enqueued, CodecError> {
+    opened(ENQUEUED_MAGIC, bytes, read::enqueued)
 }
 
 fn sealed(magic: [u8; 2], room: usize, write: impl FnOnce(&mut Vec<u8>)) -> Bytes {

@@ -64,6 +64,18 @@ codes! {
     /// A name or an id says which attachment is meant.
     MissingAttachment = "missing_attachment",
     InvalidMaxBytes = "invalid_max_bytes",
+    MissingQueue = "missing_queue",
+    InvalidQueue = "invalid_queue",
+    /// A call about a message says which, and under which lease.
+    MissingFields = "missing_fields",
+    InvalidMessageId = "invalid_message_id",
+    InvalidNackIntent = "invalid_nack_intent",
+    InvalidNackLastError = "invalid_nack_last_error",
+    InvalidDelay = "invalid_delay",
+    /// A message is enqueued as multipart.
+    InvalidContentType = "invalid_content_type",
+    /// The parts of the body cannot be told apart.
+    MultipartError = "multipart_error",
     /// The fence condition headers do not pair up or do not parse.
     InvalidFence = "invalid_fence",
     InvalidIdempotencyKey = "invalid_idempotency_key",
@@ -77,6 +89,8 @@ codes! {
     /// An operator took the lease away.
     Revoked = "revoked",
     FencingMismatch = "fencing_mismatch",
+    /// The state of a message lives as long as its delivery: extend that.
+    QueueStateKeepaliveUnsupported = "queue_state_keepalive_unsupported",
     /// The certificate has no claim that allows this in the namespace.
     NamespaceForbidden = "namespace_forbidden",
     /// A claim in the certificate cannot be read; nothing is allowed with it.
@@ -110,6 +124,8 @@ codes! {
     TxnBackendMismatch = "txn_backend_mismatch",
     /// A newer coordinator has spoken about this transaction.
     TcTermStale = "tc_term_stale",
+    /// The message is not, or no longer, delivered under that lease.
+    QueueMessageLeaseMismatch = "queue_message_lease_mismatch",
     ExpectedBytesMismatch = "expected_bytes_mismatch",
     ExpectedSha256Mismatch = "expected_sha256_mismatch",
     /// Lost too many races for the same record.
@@ -120,6 +136,7 @@ codes! {
     ReadConflict = "read_conflict",
     DocumentTooLarge = "document_too_large",
     AttachmentTooLarge = "attachment_too_large",
+    PayloadTooLarge = "payload_too_large",
     /// The key has as many attachments as one can have.
     TooManyAttachments = "too_many_attachments",
     /// Another request body than a document is larger than it may be.
@@ -139,6 +156,8 @@ codes! {
     StoreUnavailable = "store_unavailable",
     /// Too many requests wait for keys already.
     TooManyWaiters = "too_many_waiters",
+    /// Too many consumers wait for messages already.
+    QueueBusy = "queue_busy",
     /// Too many connections are open already.
     TooManyConnections = "too_many_connections",
 }

@@ -7,6 +7,7 @@ pub mod error;
 pub mod header;
 pub mod lease;
 pub mod path;
+pub mod queue;
 pub mod state;
 pub mod txn;
 pub mod watch;

@@ -12,6 +12,23 @@ pub const METADATA: &str = "/v1/metadata";
 pub const REMOVE: &str = "/v1/remove";
 pub const ATTACHMENTS: &str = "/v1/attachments";
 pub const ATTACHMENT: &str = "/v1/attachment";
+pub const QUEUE_ENQUEUE: &str = "/v1/queue/enqueue";
+pub const QUEUE_DEQUEUE: &str = "/v1/queue/dequeue";
+pub const QUEUE_DEQUEUE_STATE: &str = "/v1/queue/dequeueWithState";
+pub const QUEUE_SUBSCRIBE: &str = "/v1/queue/subscribe";
+pub const QUEUE_SUBSCRIBE_STATE: &str = "/v1/queue/subscribeWithState";
+pub const QUEUE_ACK: &str = "/v1/queue/ack";
+pub const QUEUE_NACK: &str = "/v1/queue/nack";
+pub const QUEUE_EXTEND: &str = "/v1/queue/extend";
+pub const QUEUE_WATCH: &str = "/v1/queue/watch";
+pub const QUEUE_STATS: &str = "/v1/queue/stats";
+pub const QUEUE_PEEK: &str = "/v1/queue/peek";
+pub const QUEUE_PAYLOAD: &str = "/v1/queue/payload";
+pub const QUEUE_PURGE: &str = "/v1/queue/purge";
+pub const QUEUE_DLQ: &str = "/v1/queue/dlq";
+pub const QUEUE_DLQ_REDRIVE: &str = "/v1/queue/dlq/redrive";
+pub const QUEUE_DLQ_DELETE: &str = "/v1/queue/dlq/delete";
+pub const QUEUES: &str = "/v1/queues";
 pub const DESCRIBE: &str = "/v1/describe";
 pub const READ: &str = "/v1/read";
 pub const WATCH: &str = "/v1/watch";
@@ -59,6 +76,23 @@ pub const ALL: &[&str] = &[
     REMOVE,
     ATTACHMENTS,
     ATTACHMENT,
+    QUEUE_ENQUEUE,
+    QUEUE_DEQUEUE,
+    QUEUE_DEQUEUE_STATE,
+    QUEUE_SUBSCRIBE,
+    QUEUE_SUBSCRIBE_STATE,
+    QUEUE_ACK,
+    QUEUE_NACK,
+    QUEUE_EXTEND,
+    QUEUE_WATCH,
+    QUEUE_STATS,
+    QUEUE_PEEK,
+    QUEUE_PAYLOAD,
+    QUEUE_PURGE,
+    QUEUE_DLQ,
+    QUEUE_DLQ_REDRIVE,
+    QUEUE_DLQ_DELETE,
+    QUEUES,
     DESCRIBE,
     READ,
     WATCH,

@@ -8,10 +8,12 @@ pub(crate) mod describe;
 pub(crate) mod document;
 mod edit;
 pub(crate) mod get;
+mod job;
 mod keepalive;
 mod leases;
 mod ls;
 mod mutate;
+mod queue;
 mod release;
 mod remove;
 mod run;
@@ -35,7 +37,7 @@ use crate::{bundle, log, ui};
 /// Without a scheme: TLS, unless that is off.
 pub(crate) const SERVER: &str = "127.0.0.1:9341";
 
-/// Hold keys, and read and write their state, from a shell
+/// Hold keys, read and write their state, and work off queues, from a shell
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub struct ClientArgs {
@@ -105,6 +107,7 @@ pub(crate) enum RemoteCommand {
     Set(set::SetArgs),
     Mutate(mutate::MutateArgs),
     Attachments(attachments::AttachmentsArgs),
+    Queue(Box<queue::QueueArgs>),
     Describe(describe::DescribeArgs),
     Ls(ls::LsArgs),
     Leases(leases::LeasesArgs),
@@ -119,6 +122,7 @@ Examples:
   lockd client get orders | lockd client edit progress.count++ | lockd client update orders
   lockd client release orders
   lockd client run --key nightly -- ./backup.sh
+  lockd client queue work jobs -- ./do-one.sh
 
 {EXIT_CODES}
 
@@ -138,6 +142,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// The namespace of the message in the environment, unless a flag names another.
+    fn queue_namespace(&self) -> Option<&str> {
+        let of_queue = self.environment.of_queue("NAMESPACE");
+        let by_flag = self.namespace() != self.environment.get("NAMESPACE");
+        if by_flag { self.namespace() } else { of_queue.or(self.namespace()) }
+    }
+
     /// The namespace that was asked for.
     pub(crate) fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
@@ -188,6 +199,7 @@ async fn dispatch(args: ClientArgs) -> Done<ExitCode> {
     let session = Session::open(args.global, Environment::read(), command.attempts())?;
     let done = match command {
         RemoteCommand::Run(args) => return Box::pin(run::run(&session, args)).await,
+        RemoteCommand::Queue(args) => return Box::pin(queue::run(&session, *args)).await,
         RemoteCommand::Acquire(args) => acquire::run(&session, args).await,
         RemoteCommand::Keepalive(args) => keepalive::run(&session, args).await,
         RemoteCommand::Release(args) => release::run(&session, args).await,
@@ -219,6 +231,7 @@ impl RemoteCommand {
             | Self::Set(_)
             | Self::Mutate(_)
             | Self::Attachments(_)
+            | Self::Queue(_)
             | Self::Describe(_)
             | Self::Ls(_)
             | Self::Leases(_)

@@ -168,6 +168,17 @@ impl Running {
         line.trim_end().to_owned()
     }
 
+    /// The next line that it says on standard error.
+    pub fn said(&mut self) -> String {
+        let err = self.child.stderr.as_mut().unwrap();
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while err.read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+            line.extend(byte);
+        }
+        text(&line)
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         rustix::process::kill_process(pid.unwrap(), signal).unwrap();

@@ -151,6 +151,67 @@ kinds! {
         Other = "the server failed" if Other,
     }
 
+    /// Why a message was not enqueued.
+    EnqueueKind {
+        /// A fence condition did not hold; nothing was enqueued.
+        FenceFailed = "fenced off" if FenceFailed,
+        /// The transaction is over, or does not allow this.
+        TxnConflict = "the transaction does not allow it" if TxnConflict,
+        /// The request cannot be served as it is: change it.
+        Invalid = "the request is not valid" if Invalid | Busy | Exists | Conflict | LeaseLost,
+        /// The payload is larger than the server takes.
+        TooLarge = "the payload is too large" if TooLarge,
+        /// The payload could not be read, or the attributes not be encoded.
+        Source = "the message cannot be read" if Source,
+        /// The caller may not do this.
+        Forbidden = "not allowed" if Forbidden,
+        /// No server could be asked; nothing was enqueued.
+        Unavailable = "no server is available" if Unavailable,
+        /// It may or may not be in the queue. Enqueue it again under the same name.
+        OutcomeUnknown = "it is not known whether it happened" if OutcomeUnknown,
+        /// A defect in the server or on the way to it.
+        Other = "the server failed" if Other,
+    }
+
+    /// Why no message could be taken. An empty queue is not an error.
+    DequeueKind {
+        /// The transaction is over, or does not allow this.
+        TxnConflict = "the transaction does not allow it" if TxnConflict,
+        /// The request cannot be served as it is: change it.
+        Invalid = "the request is not valid" if Invalid | TooLarge | Conflict | FenceFailed
+            | Source | Busy | Exists | LeaseLost,
+        /// The caller may not do this.
+        Forbidden = "not allowed" if Forbidden,
+        /// No server could be asked: try again later. A message that was lost on its way comes
+        /// again when its time is over.
+        Unavailable = "no server is available" if Unavailable,
+        /// Under a transaction: a message may have joined it that nobody has seen. Roll it back.
+        OutcomeUnknown = "it is not known whether a message was taken" if OutcomeUnknown,
+        /// A defect in the server or on the way to it.
+        Other = "the server failed" if Other,
+    }
+
+    /// Why a message was not acknowledged, given back or extended.
+    SettleKind {
+        /// It is delivered to somebody else, or gone: stop working on it.
+        LeaseLost = "the message is no longer ours" if LeaseLost,
+        /// A fence condition did not hold; nothing changed.
+        FenceFailed = "fenced off" if FenceFailed,
+        /// Its transaction was decided otherwise.
+        TxnConflict = "the transaction was decided otherwise" if TxnConflict,
+        /// The request cannot be served as it is: change it.
+        Invalid = "the request is not valid"
+            if Invalid | TooLarge | Conflict | Source | Busy | Exists,
+        /// The caller may not do this.
+        Forbidden = "not allowed" if Forbidden,
+        /// No server could be asked; nothing changed.
+        Unavailable = "no server is available" if Unavailable,
+        /// It may or may not have happened. Asking again does no harm.
+        OutcomeUnknown = "it is not known whether it happened" if OutcomeUnknown,
+        /// A defect in the server or on the way to it.
+        Other = "the server failed" if Other,
+    }
+
     /// Why something could not be read or watched.
     ReadKind {
         /// The lease under which it was to be read is over.
@@ -214,7 +275,11 @@ impl Class {
         match code {
             C::Waiting => Self::Busy,
             C::AlreadyExists => Self::Exists,
-            C::LeaseRequired | C::LeaseExpired | C::Revoked | C::FencingMismatch => Self::LeaseLost,
+            C::LeaseRequired
+            | C::LeaseExpired
+            | C::Revoked
+            | C::FencingMismatch
+            | C::QueueMessageLeaseMismatch => Self::LeaseLost,
             C::VersionConflict | C::EtagMismatch => Self::Conflict,
             C::FenceFailed => Self::FenceFailed,
             C::TxnMismatch
@@ -222,9 +287,11 @@ impl Class {
             | C::TxnPending
             | C::TxnBackendMismatch
             | C::TcTermStale => Self::TxnConflict,
-            C::DocumentTooLarge | C::AttachmentTooLarge | C::BodyTooLarge | C::HeadersTooLarge => {
-                Self::TooLarge
-            }
+            C::DocumentTooLarge
+            | C::AttachmentTooLarge
+            | C::PayloadTooLarge
+            | C::BodyTooLarge
+            | C::HeadersTooLarge => Self::TooLarge,
             C::InvalidBody
             | C::InvalidNamespace
             | C::InvalidKey
@@ -252,6 +319,16 @@ impl Class {
             | C::InvalidMaxBytes
             | C::AttachmentNotFound
             | C::TooManyAttachments
+            | C::MissingQueue
+            | C::InvalidQueue
+            | C::MissingFields
+            | C::InvalidMessageId
+            | C::InvalidNackIntent
+            | C::InvalidNackLastError
+            | C::InvalidDelay
+            | C::InvalidContentType
+            | C::MultipartError
+            | C::QueueStateKeepaliveUnsupported
             | C::InvalidFence
             | C::InvalidIdempotencyKey
             | C::InvalidParams
@@ -275,6 +352,7 @@ impl Class {
             | C::StoreUnavailable
             | C::TcUnavailable
             | C::TooManyWaiters
+            | C::QueueBusy
             | C::TooManyConnections => Self::Unavailable,
             C::Internal
             | C::StoreDamaged

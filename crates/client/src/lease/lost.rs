@@ -39,6 +39,8 @@ pub enum LostReason {
     Gone,
     /// No server could be reached to renew it until its time ran out.
     Unreachable,
+    /// A message went to another consumer, or was given back by other means than this guard.
+    Redelivered,
     /// This guard let it go.
     Released,
 }
@@ -57,6 +59,9 @@ impl LostReason {
                 Some(Self::Fenced { current: refusal.body.current_fencing_token })
             }
             code if code == ErrorCode::LeaseRequired.as_str() => Some(Self::Gone),
+            code if code == ErrorCode::QueueMessageLeaseMismatch.as_str() => {
+                Some(Self::Redelivered)
+            }
             _ => None,
         }
     }
@@ -84,6 +89,7 @@ impl fmt::Display for LostReason {
             Self::Fenced { current: None } => f.write_str("the key was granted to another"),
             Self::Gone => f.write_str("the lease was released elsewhere"),
             Self::Unreachable => f.write_str("the lease ran out, no server could be reached"),
+            Self::Redelivered => f.write_str("the message is with another consumer, or given back"),
             Self::Released => f.write_str("the lease was released"),
         }
     }

@@ -1,17 +1,14 @@
 //! Guards against a scripted server over pipes in memory, with time that moves only when everybody
 //! waits.
 
-#[path = "../../tests/fake/mod.rs"]
-mod fake;
-
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::clock::Clock;
 use crate::dial::Dial;
 use crate::endpoint::Endpoint;
+use crate::transport::fake::{self, Answer, Fake, granted, released, renewed, updated};
 use crate::{AcquireKind, Error, ReleaseKind, UpdateKind};
-use fake::{Answer, Fake, granted, released, renewed, updated};
 
 const ACQUIRE: &str = "/v1/acquire";
 const KEEPALIVE: &str = "/v1/keepalive";

@@ -8,17 +8,17 @@ const EVENT_BYTES_MAX: usize = 1024 * 1024;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) id: Option<String>,
-    pub(super) kind: String,
-    pub(super) data: String,
+pub(crate) struct Message {
+    pub(crate) id: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) data: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub(crate) struct TooLong;
 
 #[derive(Debug, Default)]
-pub(super) struct Parser {
+pub(crate) struct Parser {
     buffer: BytesMut,
     /// Bytes at the start of the buffer that hold no end of line.
     searched: usize,
@@ -31,12 +31,12 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
     /// The next event that has arrived as a whole.
-    pub(super) fn next_message(&mut self) -> Result<Option<Message>, TooLong> {
+    pub(crate) fn next_message(&mut self) -> Result<Option<Message>, TooLong> {
         while let Some(line) = self.line() {
             if line.is_empty() {
                 if let Some(message) = self.dispatch() {

@@ -135,6 +135,71 @@ pub fn updated(version: u64) -> Answer {
     }))
 }
 
+/// A message as it is delivered, up to the end of its payload: the next delimiter comes with the
+/// next message.
+pub fn delivery(id: &str, visibility: Duration, payload: &[u8]) -> Bytes {
+    let message = json!({ "message": {
+        "namespace": "default", "queue": "jobs", "message_id": id, "attempts": 2,
+        "max_attempts": 5, "failure_attempts": 1, "not_visible_until_unix": 1,
+        "visibility_timeout_seconds": visibility.as_secs(), "visibility_timeout_ms": ms(visibility),
+        "attributes": { "size": 7 }, "payload_content_type": "text/plain",
+        "payload_bytes": payload.len(), "payload_sha256": "abc", "enqueued_at_unix_ms": 5,
+        "correlation_id": "c", "lease_id": format!("L-{id}"), "lease_expires_at_unix": 1,
+        "fencing_token": 3, "txn_id": "T1", "meta_etag": "e1"
+    } });
+    delivery_of(&message, payload)
+}
+
+pub fn delivery_of(message: &Value, payload: &[u8]) -> Bytes {
+    let head = format!(
+        "\r\n--B\r\nContent-Disposition: form-data; name=\"meta\"\r\nContent-Type: \
+         application/json\r\n\r\n{message}\n\r\n--B\r\nContent-Disposition: form-data; \
+         name=\"payload\"\r\nContent-Length: {}\r\nContent-Type: text/plain\r\n\r\n",
+        payload.len()
+    );
+    [head.as_bytes(), payload].concat().into()
+}
+
+pub const CLOSE: &[u8] = b"\r\n--B--\r\n";
+
+/// Messages in one answer that ends.
+pub fn deliveries(messages: &[Bytes]) -> Answer {
+    let mut pieces = messages.to_vec();
+    pieces.push(Bytes::from_static(CLOSE));
+    let frames = pieces.into_iter().map(|piece| Ok(Frame::data(piece)));
+    Answer::Stream(related(), Box::pin(futures_util::stream::iter(frames.collect::<Vec<_>>())))
+}
+
+/// An answer whose pieces come when they are sent; it ends when the sender is dropped.
+pub fn feed() -> (mpsc::Sender<Bytes>, Answer) {
+    let (sender, receiver) = mpsc::channel(16);
+    let pieces = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        let piece: Bytes = receiver.recv().await?;
+        Some((Ok(Frame::data(piece)), receiver))
+    });
+    (sender, Answer::Stream(related(), Box::pin(pieces)))
+}
+
+fn related() -> Vec<(&'static str, String)> {
+    vec![("content-type", "multipart/related; boundary=B".to_owned())]
+}
+
+pub fn acked() -> Answer {
+    Answer::ok(json!({ "acked": true, "correlation_id": "c" }))
+}
+
+pub fn nacked() -> Answer {
+    Answer::ok(json!({ "requeued": true, "meta_etag": "e9", "correlation_id": "c" }))
+}
+
+pub fn extended(visibility: Duration, meta_etag: &str) -> Answer {
+    Answer::ok(json!({
+        "lease_expires_at_unix": 2, "lease_expires_at_unix_ms": 2000,
+        "visibility_timeout_seconds": visibility.as_secs(), "visibility_timeout_ms": ms(visibility),
+        "meta_etag": meta_etag, "correlation_id": "c"
+    }))
+}
+
 type Always = Arc<dyn Fn() -> Answer + Send + Sync>;
 
 #[derive(Default)]

@@ -12,7 +12,7 @@ use lockd_core::record::{Attachment, KeyRecord};
 use lockd_core::time::Now;
 use lockd_store::StoreError;
 
-use super::document::{Expected, Pieces, Upload};
+use super::document::{Bound, Expected, Pieces, Upload};
 use super::read::{ATTEMPTS_MAX, Document, Missed};
 use super::{App, Refused};
 use crate::commit::CommitError;
@@ -53,7 +53,11 @@ impl App {
         }
         let inline_max = ATTACHMENT_INLINE_BYTES_MAX;
         let upload = Upload { app: self, key: &ask.key, token, inline_max };
-        let taken = upload.take_raw(body, &ask.expected, ask.bytes_max, &ask.proof).await;
+        let bound = ask.bytes_max.map(|max| {
+            let too_large = |max| Refused::AttachmentTooLarge { max };
+            Bound { max, too_large }
+        });
+        let taken = upload.take_raw(body, &ask.expected, bound, Some(&ask.proof)).await;
         if matches!(taken, Err(Refused::Contended)) {
             self.check(&ask.key, &ask.proof).await?;
         }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use lockd_core::key::KeyName;
+use lockd_core::queue::{self, Role};
 use lockd_core::record::KeyRecord;
 use lockd_store::StoreError;
 
@@ -39,6 +40,9 @@ impl App {
     async fn is_garbage(self: &Arc<Self>, name: &str) -> Result<bool, StoreError> {
         // A name of another shape is not ours to judge.
         let Some((key, token)) = parse_blob_name(name) else { return Ok(false) };
+        if queue::role(&key) == Some(Role::Message) {
+            return self.is_lost_payload(&key, name).await;
+        }
         let record = self.ended_if_over(&key).await?;
         let named = record.blobs().any(|blob| **blob == *name);
         let uploading = record.lease.is_some() && record.fence == token;

@@ -33,6 +33,13 @@ pub(crate) struct Expected {
     pub(crate) sha256: Option<[u8; 32]>,
 }
 
+/// The most that is taken in, and what is said about more.
+#[derive(Clone, Copy)]
+pub(crate) struct Bound {
+    pub(crate) max: u64,
+    pub(crate) too_large: fn(u64) -> Refused,
+}
+
 /// A document that is durable but not yet part of any record.
 pub(crate) struct Incoming {
     pub(crate) state: State,
@@ -87,16 +94,16 @@ impl<'a> Upload<'a> {
         &self,
         body: &mut Pieces,
         expected: &Expected,
-        bytes_max: Option<u64>,
-        proof: &Proof,
+        bound: Option<Bound>,
+        proof: Option<&Proof>,
     ) -> Result<Incoming, Refused> {
         let mut raw_hash = expected.sha256.map(|_| Sha256::new());
         let mut sink = Sink::new();
         let (mut bytes, mut look_at) = (0_u64, LOOK_EVERY_BYTES);
         while let Some(piece) = self.next(body).await? {
             bytes += piece.len() as u64;
-            if let Some(max) = bytes_max.filter(|max| bytes > *max) {
-                return Err(Refused::AttachmentTooLarge { max });
+            if let Some(bound) = bound.filter(|bound| bytes > bound.max) {
+                return Err((bound.too_large)(bound.max));
             }
             if let Some(hash) = &mut raw_hash {
                 hash.update(&piece);
@@ -107,7 +114,9 @@ impl<'a> Upload<'a> {
             }
             if bytes >= look_at {
                 look_at = bytes + LOOK_EVERY_BYTES;
-                self.app.check(self.key, proof).await?;
+                if let Some(proof) = proof {
+                    self.app.check(self.key, proof).await?;
+                }
             }
         }
         check_expected(expected, bytes, raw_hash)?;

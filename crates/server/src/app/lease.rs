@@ -10,6 +10,7 @@ use lockd_core::key::KeyName;
 use lockd_core::lease::{
     self, Acquire, AcquireRefused, InTxn, Proof, ProofRefused, Release, ReleaseRefused,
 };
+use lockd_core::queue::{MessageId, QueueName};
 use lockd_core::record::{Decided, Etag, KeyRecord, Lease, Version};
 use lockd_core::time::{Deadline, Now, Span, Tick};
 
@@ -456,7 +457,20 @@ pub(crate) fn keys_of(fences: &[FenceCondition]) -> Vec<KeyName> {
 /// A grant on its way to its holder. Dropped on the way, the lease is given back at once; with an
 /// idempotency key it is kept for the retry.
 pub(crate) struct Undelivered {
-    back: Option<(Arc<App>, KeyName, Proof)>,
+    back: Option<Box<GrantBack>>,
+}
+
+/// A grant, and to whom it goes back.
+struct GrantBack {
+    app: Arc<App>,
+    what: What,
+    proof: Proof,
+}
+
+/// What was granted.
+enum What {
+    Key(KeyName),
+    Message(QueueName, MessageId),
 }
 
 impl std::fmt::Debug for Undelivered {
@@ -471,7 +485,16 @@ impl Undelivered {
             return Self { back: None };
         }
         let proof = Proof { lease: lease.id.clone(), fence: Some(token), txn: Some(lease.txn) };
-        Self { back: Some((Arc::clone(app), ask.key.clone(), proof)) }
+        Self::of(app, What::Key(ask.key.clone()), proof)
+    }
+
+    /// A message on its way to its consumer.
+    pub(crate) fn message(app: &Arc<App>, queue: QueueName, id: MessageId, proof: Proof) -> Self {
+        Self::of(app, What::Message(queue, id), proof)
+    }
+
+    fn of(app: &Arc<App>, what: What, proof: Proof) -> Self {
+        Self { back: Some(Box::new(GrantBack { app: Arc::clone(app), what, proof })) }
     }
 
     /// The holder has it.
@@ -482,18 +505,26 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        let Some((app, key, proof)) = self.back.take() else { return };
+        let Some(back) = self.back.take() else { return };
+        let GrantBack { app, what, proof } = *back;
         let tasks = app.tasks.clone();
         tasks.spawn("give back", async move {
-            if let Some(txn) = proof.txn
-                && matches!(app.records.withdraw(&key, &proof, txn).await, Ok(true))
-            {
-                return;
-            }
-            let ask = Release { proof, rollback: true, fences: Vec::new(), stamp: None };
-            if let Err(error) = app.release(key.clone(), ask).await {
-                tracing::warn!(%key, %error, "an undelivered lease stays until it expires");
+            match what {
+                What::Key(key) => give_back(&app, key, proof).await,
+                What::Message(queue, id) => app.undeliver(&queue, id, &proof).await,
             }
         });
+    }
+}
+
+async fn give_back(app: &Arc<App>, key: KeyName, proof: Proof) {
+    if let Some(txn) = proof.txn
+        && matches!(app.records.withdraw(&key, &proof, txn).await, Ok(true))
+    {
+        return;
+    }
+    let ask = Release { proof, rollback: true, fences: Vec::new(), stamp: None };
+    if let Err(error) = app.release(key.clone(), ask).await {
+        tracing::warn!(%key, %error, "an undelivered lease stays until it expires");
     }
 }

@@ -15,6 +15,7 @@ use lockd_json::mutate::MutationError;
 use lockd_store::StoreError;
 use lockd_wire::ErrorCode;
 
+use super::queue::QueueRefused;
 use crate::commit::{CommitError, NotSettled};
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -50,6 +51,8 @@ pub(crate) enum Refused {
     Decided,
     #[error(transparent)]
     Txn(#[from] TxnRefused),
+    #[error(transparent)]
+    Queue(QueueRefused),
     #[error(transparent)]
     Reused(#[from] StampReused),
     #[error(transparent)]

@@ -2,6 +2,7 @@
 //! store can write several records at one moment, it does. Where it cannot, the record of the
 //! transaction is written first, and whoever meets a key of a decided one finishes the work.
 
+use std::slice;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use lockd_core::txn::{
 };
 use lockd_store::{Expect, Name, Op, Revision, Store, StoreError, Stored, Write, codec};
 
-use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, index_op, record_name};
+use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, index_ops, record_name};
 
 /// The record of a transaction is stored under this prefix.
 pub(crate) const TXN_PREFIX: &str = "t/";
@@ -50,6 +51,23 @@ pub(crate) enum NotJoined<R> {
     Over,
 }
 
+/// Keys that are decided upon at once.
+#[derive(Clone, Default)]
+pub(crate) struct Together<'a> {
+    pub(crate) keys: &'a [KeyName],
+    /// The transaction that they join, and for how long it is to wait for them.
+    pub(crate) join: Option<(TxnId, Span)>,
+    /// Keys whose tokens the command speaks about.
+    pub(crate) fences: &'a [KeyName],
+    /// Written in the same commit; after all else where one write follows the other.
+    pub(crate) extra: Vec<Op>,
+    /// The keys were made up for this and cannot be there: they are not looked for.
+    pub(crate) fresh: bool,
+}
+
+/// An answer, and for each key what it will be.
+pub(crate) type Verdict<A, R> = Result<(A, Vec<Option<Decided<()>>>), R>;
+
 /// Why a transaction was not settled.
 #[derive(Clone, Debug)]
 pub(crate) enum NotSettled {
@@ -78,39 +96,64 @@ impl Records {
         ttl: Span,
         mut decide: impl FnMut(&KeyRecord, Now) -> Result<Decided<A>, R>,
     ) -> Result<A, CommitError<NotJoined<R>>> {
+        let together =
+            Together { keys: slice::from_ref(key), join: Some((txn, ttl)), ..Together::default() };
+        self.commit_together(together, |records, _, now| {
+            let record = records.first().cloned().unwrap_or_default();
+            let Decided { record, answer, effects } = decide(&record, now)?;
+            Ok((
+                answer,
+                vec![record.map(|next| Decided { record: Some(next), answer: (), effects })],
+            ))
+        })
+        .await
+    }
+
+    /// Decides upon several keys at once, in one commit. With `join` they take part in that
+    /// transaction from then on, if anything changes. `decide` says for each key, in their order,
+    /// what it will be.
+    pub(crate) async fn commit_together<A, R>(
+        self: &Arc<Self>,
+        ask: Together<'_>,
+        mut decide: impl FnMut(&[KeyRecord], &FenceFacts, Now) -> Verdict<A, R>,
+    ) -> Result<A, CommitError<NotJoined<R>>> {
         for _ in 0..ATTEMPTS_MAX {
-            let first = self.live.alone_under(txn).filter(|first| first != key);
-            let _turns = self.turns(Some(txn), first.iter().chain([key])).await;
-            if self.live.alone_under(txn).filter(|first| first != key) != first {
+            let first = self.first_of(&ask);
+            let txn = ask.join.map(|(txn, _)| txn);
+            let _turns = self.turns(txn, first.iter().chain(ask.keys)).await;
+            if self.first_of(&ask) != first {
                 continue;
             }
-            let Loaded { stored, record } = self.load_settled(key).await?;
-            let now = self.clock.now();
-            let decided = decide(&record, now).map_err(refused)?;
-            let Some(next) = decided.record else { return Ok(decided.answer) };
-            let mut batch = Batch::default();
-            let known = self.load_txn_stored(txn).await?;
-            let mut joining = vec![key.clone()];
-            if let Some(first) = &first {
-                let Loaded { stored, record } = self.load_stored(first).await?;
-                let Some(enrolled) = txn::enrol(&record, txn, now) else {
-                    return Err(CommitError::Refused(NotJoined::Over));
+            let mut revisions = Vec::with_capacity(ask.keys.len());
+            let mut records = Vec::with_capacity(ask.keys.len());
+            for key in ask.keys {
+                let Loaded { stored, record } = if ask.fresh {
+                    Loaded { stored: None, record: self.decode(key, None)? }
+                } else {
+                    self.load_settled(key).await?
                 };
-                joining.push(first.clone());
-                batch.keys.push(Changed {
-                    key: first.clone(),
-                    stored,
-                    before: record,
-                    decided: Decided { record: Some(enrolled), answer: (), effects: Vec::new() },
-                });
+                revisions.push(stored);
+                records.push(record);
             }
-            let record_now = known.as_ref().map(|(record, _)| record);
-            let joined = txn::join(record_now, &joining, now.wall.plus(ttl), now)
-                .map_err(|refused| CommitError::Refused(NotJoined::Txn(refused)))?;
-            batch.txn = joined.map(|record| (txn, known.map(|(_, stored)| stored), record));
-            let answer = decided.answer;
-            let decided = Decided { record: Some(next), answer: (), effects: decided.effects };
-            batch.keys.push(Changed { key: key.clone(), stored, before: record, decided });
+            let own = ask.keys.iter().zip(&records);
+            let staged = records.iter().filter_map(|record| record.staged.as_ref());
+            let fences = staged.flat_map(super::staged_fences).chain(ask.fences);
+            let (facts, checks) = self.fence_facts(own, fences).await?;
+            let now = self.clock.now();
+            let (answer, decided) = decide(&records, &facts, now).map_err(refused)?;
+            if decided.iter().all(Option::is_none) {
+                return Ok(answer);
+            }
+            let mut batch = Batch { checks, extra: ask.extra.clone(), ..Batch::default() };
+            if let Some((txn, ttl)) = ask.join {
+                self.join(&mut batch, txn, ttl, ask.keys, first).await?;
+            }
+            let loaded = ask.keys.iter().zip(revisions).zip(records);
+            for (((key, stored), before), decided) in loaded.zip(decided) {
+                if let Some(decided) = decided {
+                    batch.keys.push(Changed { key: key.clone(), stored, before, decided });
+                }
+            }
             match self.write(batch).await {
                 Ok(()) => return Ok(answer),
                 Err(StoreError::Conflict) => {
@@ -120,6 +163,40 @@ impl Records {
             }
         }
         Err(CommitError::Contended)
+    }
+
+    /// The key that began the transaction, if it is still on its own and none of these.
+    fn first_of(&self, ask: &Together<'_>) -> Option<KeyName> {
+        let (txn, _) = ask.join?;
+        self.live.alone_under(txn).filter(|first| !ask.keys.contains(first))
+    }
+
+    /// Adds the keys to their transaction, and the one that began it.
+    async fn join<R>(
+        &self,
+        batch: &mut Batch,
+        txn: TxnId,
+        ttl: Span,
+        keys: &[KeyName],
+        first: Option<KeyName>,
+    ) -> Result<(), CommitError<NotJoined<R>>> {
+        let now = self.clock.now();
+        let known = self.load_txn_stored(txn).await?;
+        let mut joining = keys.to_vec();
+        if let Some(first) = first {
+            let Loaded { stored, record } = self.load_stored(&first).await?;
+            let Some(enrolled) = txn::enrol(&record, txn, now) else {
+                return Err(CommitError::Refused(NotJoined::Over));
+            };
+            joining.push(first.clone());
+            let decided = Decided { record: Some(enrolled), answer: (), effects: Vec::new() };
+            batch.keys.push(Changed { key: first, stored, before: record, decided });
+        }
+        let record_now = known.as_ref().map(|(record, _)| record);
+        let joined = txn::join(record_now, &joining, now.wall.plus(ttl), now)
+            .map_err(|refused| CommitError::Refused(NotJoined::Txn(refused)))?;
+        batch.txn = joined.map(|record| (txn, known.map(|(_, stored)| stored), record));
+        Ok(())
     }
 
     /// Decides a transaction and brings the decision to all its keys.
@@ -186,8 +263,8 @@ impl Records {
         ask: &Settle,
         keys: &[(KeyName, KeyRecord)],
     ) -> Result<(FenceFacts, Vec<Op>), StoreError> {
-        let staged = keys.iter().filter_map(|(_, record)| txn::staged_by(record, ask.txn));
-        let conditions = staged.flat_map(|staged| &staged.fences).chain(&ask.fences);
+        let kept = keys.iter().flat_map(|(_, record)| txn::kept_fences(record, ask.txn));
+        let conditions = kept.chain(&ask.fences);
         let fenced: Vec<KeyName> = conditions.map(|condition| condition.key.clone()).collect();
         self.fence_facts(keys.iter().map(|(key, record)| (key, record)), fenced.iter()).await
     }
@@ -406,10 +483,8 @@ impl Records {
     ) -> Result<Loaded, StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load_stored(key).await?;
-            let lease = loaded.record.lease.as_ref().filter(|lease| lease.recorded);
-            let Some(txn) = lease.map(|lease| lease.txn).filter(|_| !self.is_atomic()) else {
-                return Ok(loaded);
-            };
+            let txn = txn::undecided(&loaded.record).filter(|_| !self.is_atomic());
+            let Some(txn) = txn else { return Ok(loaded) };
             let outcome = match self.load_txn(txn).await? {
                 Some(TxnRecord { state: TxnState::Pending, .. }) => return Ok(loaded),
                 Some(TxnRecord { state: TxnState::Decided(outcome), .. }) => outcome,
@@ -460,16 +535,21 @@ impl Records {
         ops.extend(batch.first_due());
         for changed in &batch.keys {
             ops.extend(self.key_op(changed));
-            ops.extend(changed.index_op());
+            ops.extend(changed.index_ops());
         }
+        ops.extend(batch.extra.iter().cloned());
         ops
     }
 
     fn key_op(&self, changed: &Changed) -> Option<Op> {
         let next = changed.decided.record.as_ref()?;
-        let bytes = codec::encode(next, self.clock.timeline().boot);
+        let write = if next.gone {
+            Write::Delete
+        } else {
+            Write::Put(codec::encode(next, self.clock.timeline().boot))
+        };
         let expect = Expect::unchanged(changed.stored.as_ref());
-        Some(Op { name: record_name(&changed.key), expect, write: Write::Put(bytes) })
+        Some(Op { name: record_name(&changed.key), expect, write })
     }
 
     /// The transaction first: from then on it is decided, whatever happens to us. Then each key,
@@ -498,14 +578,15 @@ impl Records {
             }
         }
         for changed in &batch.keys {
-            let index = changed.index_op();
-            let (before, after) = match index {
-                Some(Op { write: Write::Delete, .. }) => (None, index),
-                Some(_) | None => (index, None),
-            };
+            let is_delete = |op: &Op| matches!(op.write, Write::Delete);
+            let (after, before): (Vec<Op>, Vec<Op>) =
+                changed.index_ops().into_iter().partition(is_delete);
             for op in before.into_iter().chain(self.key_op(changed)).chain(after) {
                 steps.take(op).await?;
             }
+        }
+        for op in &batch.extra {
+            steps.take(op.clone()).await?;
         }
         if let Some(op) = reached
             && let Err(error) = steps.take(op).await
@@ -546,6 +627,8 @@ pub(super) struct Batch {
     /// Where one write follows the other: the keys do not depend on the transaction.
     txn_last: bool,
     keys: Vec<Changed>,
+    /// Besides; nothing depends on it.
+    extra: Vec<Op>,
 }
 
 impl Batch {
@@ -572,8 +655,9 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    fn index_op(&self) -> Option<Op> {
-        index_op(&self.key, &self.before, self.decided.record.as_ref()?)
+    fn index_ops(&self) -> Vec<Op> {
+        let next = self.decided.record.as_ref();
+        next.map(|next| index_ops(&self.key, &self.before, next)).unwrap_or_default()
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lockd_core::limits::{TTL_MAX, TTL_MIN};
 
 use super::value::{self, BadValue};
-use super::{Address, IdentitySettings, SETTINGS, Settings, StoreSetting};
+use super::{Address, IdentitySettings, QueueSettings, SETTINGS, Settings, StoreSetting};
 
 /// What was given, by layer.
 #[derive(Clone, Debug, Default)]
@@ -198,8 +198,8 @@ impl Raw {
         let default_namespace = self.parse("default-namespace", |text| {
             lockd_core::key::parse_namespace(text).map_err(|refused| BadValue(refused.to_string()))
         });
-        let log_level = self.text("log-level").to_owned();
         let identity = self.identity(home);
+        let queue = self.queue();
         let json_max = self.parse("json-max", value::bytes);
         let mutate_max = self.parse("mutate-max", value::bytes);
         let attachment_max = self.parse("attachment-max", value::bytes);
@@ -238,11 +238,12 @@ impl Raw {
             shutdown_timeout: shutdown_timeout?,
             max_connections: max_connections?,
             max_waiters: max_waiters?,
+            queue: queue?,
             max_headers: usize::try_from(max_headers?).unwrap_or(usize::MAX),
             idle_timeout: idle_timeout?,
             body_timeout: body_timeout?,
             metrics_listen: metrics_listen?,
-            log_level,
+            log_level: self.text("log-level").to_owned(),
             log_json: log_json?,
             mtls: mtls? && !disable_mtls?,
             identity: identity?,
@@ -250,6 +251,12 @@ impl Raw {
         };
         self.check(&settings);
         Some(settings)
+    }
+
+    fn queue(&mut self) -> Option<QueueSettings> {
+        let payload_max = self.parse("queue-payload-max", value::bytes);
+        let max_consumers = self.parse("queue-max-consumers", value::count);
+        Some(QueueSettings { payload_max: payload_max?, max_consumers: max_consumers? })
     }
 
     fn identity(&mut self, home: Option<&str>) -> Option<IdentitySettings> {

@@ -5,13 +5,14 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 use lockd_core::ids::LeaseId;
 use lockd_core::key::KeyName;
+use lockd_core::queue::{self, QueueName, Role};
 use lockd_pki::Access;
-use lockd_wire::header as names;
+use lockd_wire::{ErrorCode, header as names};
 
 use super::auth::{self, Class, Who};
 use super::delivery::Outbox;
 use super::error::ApiError;
-use super::request::Params;
+use super::request::{self, Params};
 use super::router::Api;
 use crate::app::App;
 
@@ -46,9 +47,33 @@ impl Call {
         self.class
     }
 
-    /// A key as the caller names it, if it may touch it in the way of this route.
+    /// A key as the caller names it, if it may touch it in the way of this route. Messages are
+    /// not touched by their keys.
     pub(super) fn key(&self, namespace: Option<&str>, key: &str) -> Result<KeyName, ApiError> {
+        let key = self.any_key(namespace, key)?;
+        match queue::role(&key) {
+            Some(Role::Message) => Err(belongs_to_queue()),
+            Some(Role::State) | None => Ok(key),
+        }
+    }
+
+    /// The same, for those who may touch messages too.
+    pub(super) fn any_key(&self, namespace: Option<&str>, key: &str) -> Result<KeyName, ApiError> {
         self.permitted(self.api.app.key(namespace, key)?)
+    }
+
+    /// A queue as the caller names it, if it may touch it in the way of this route.
+    pub(super) fn queue(
+        &self,
+        namespace: Option<&str>,
+        queue: Option<&str>,
+    ) -> Result<QueueName, ApiError> {
+        let Some(queue) = queue.map(str::trim).filter(|queue| !queue.is_empty()) else {
+            return Err(request::bad(ErrorCode::MissingQueue, "say which queue: queue"));
+        };
+        let queue = QueueName::parse(self.api.app.namespace(namespace), queue)?;
+        self.permit(queue.namespace())?;
+        Ok(queue)
     }
 
     /// The key in the query string.
@@ -111,6 +136,12 @@ impl Call {
         let uri = self.path().len() + self.head.uri.query().map_or(0, str::len);
         headers.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() + uri
     }
+}
+
+/// What is refused about keys that a queue has made.
+pub(super) fn belongs_to_queue() -> ApiError {
+    let detail = "this key belongs to a queue: use /v1/queue/dequeue, ack, nack and extend";
+    request::bad(ErrorCode::InvalidKey, detail)
 }
 
 /// A request whose head is gone.

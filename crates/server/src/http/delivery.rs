@@ -20,7 +20,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    fn put(&self, grant: Undelivered) {
+    pub(super) fn put(&self, grant: Undelivered) {
         self.waiting.lock().push(grant);
     }
 
@@ -39,24 +39,30 @@ impl Outbox {
     }
 }
 
-/// The body of an answer that grants a lease.
+/// The body of an answer that grants leases.
 #[derive(Debug)]
 pub(crate) struct GrantBody {
     text: Option<Bytes>,
     grant: Option<Undelivered>,
+    more: Vec<Undelivered>,
     outbox: Option<Outbox>,
 }
 
 impl GrantBody {
     /// Without an outbox the answer counts as delivered when it is read.
     pub(crate) fn new(text: Bytes, grant: Undelivered, outbox: Option<Outbox>) -> Self {
-        Self { text: Some(text), grant: Some(grant), outbox }
+        Self { text: Some(text), grant: Some(grant), more: Vec::new(), outbox }
+    }
+
+    /// An answer that grants several at once.
+    pub(crate) fn several(text: Bytes, more: Vec<Undelivered>, outbox: Option<Outbox>) -> Self {
+        Self { text: Some(text), grant: None, more, outbox }
     }
 
     /// The text, once; with it the grant goes to the outbox.
     pub(crate) fn take(&mut self) -> Option<Bytes> {
         let text = self.text.take()?;
-        if let Some(grant) = self.grant.take() {
+        for grant in self.grant.take().into_iter().chain(self.more.drain(..)) {
             match &self.outbox {
                 Some(outbox) => outbox.put(grant),
                 None => grant.delivered(),

@@ -10,7 +10,7 @@ use lockd_wire::{ErrorBody, ErrorCode};
 
 use super::body::Response;
 use super::reply;
-use crate::app::{Refused, TxnRefused};
+use crate::app::{QueueRefused, Refused, TxnRefused};
 
 /// A refusal on its way out.
 #[derive(Debug)]
@@ -67,6 +67,7 @@ impl From<Refused> for ApiError {
             }
             Refused::Deadlock => say(StatusCode::CONFLICT, ErrorCode::Waiting).after(Span::secs(1)),
             Refused::Txn(refused) => from_txn(refused, detail),
+            Refused::Queue(refused) => from_queue(&refused, detail),
             Refused::NoAttachment => say(StatusCode::NOT_FOUND, ErrorCode::AttachmentNotFound),
             Refused::AttachmentTooLarge { .. } => {
                 say(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::AttachmentTooLarge)
@@ -129,6 +130,30 @@ fn code_of(refused: NameRefused) -> ErrorCode {
         NameRefused::Namespace | NameRefused::Reserved => ErrorCode::InvalidNamespace,
         NameRefused::KeyMissing => ErrorCode::MissingKey,
         NameRefused::Key => ErrorCode::InvalidKey,
+        NameRefused::Queue => ErrorCode::InvalidQueue,
+    }
+}
+
+fn from_queue(refused: &QueueRefused, detail: String) -> ApiError {
+    let (status, code) = match refused {
+        QueueRefused::Empty { .. } => (StatusCode::CONFLICT, ErrorCode::Waiting),
+        QueueRefused::Busy => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::QueueBusy),
+        QueueRefused::TooLarge { .. } => {
+            (StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::PayloadTooLarge)
+        }
+        QueueRefused::NotFound => (StatusCode::NOT_FOUND, ErrorCode::NotFound),
+        QueueRefused::LeaseMismatch => (StatusCode::CONFLICT, ErrorCode::QueueMessageLeaseMismatch),
+        QueueRefused::Etag(_) => (StatusCode::CONFLICT, ErrorCode::CasMismatch),
+    };
+    let error = ApiError::new(status, code, detail);
+    match refused {
+        QueueRefused::Empty { waited: Some(waited) } => error.after(*waited),
+        QueueRefused::Busy => error.after(Span::secs(1)),
+        QueueRefused::Empty { waited: None }
+        | QueueRefused::TooLarge { .. }
+        | QueueRefused::NotFound
+        | QueueRefused::LeaseMismatch
+        | QueueRefused::Etag(_) => error,
     }
 }
 

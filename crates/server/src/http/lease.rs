@@ -4,6 +4,7 @@ use http::StatusCode;
 use lockd_core::key::KeyName;
 use lockd_core::lease::{Proof, Release};
 use lockd_core::limits::{OWNER_BYTES_MAX, REASON_BYTES_MAX};
+use lockd_core::queue::{self, Role};
 use lockd_core::time::Span;
 use lockd_wire::lease::{
     AcquireReply, AcquireRequest, KeepaliveReply, KeepaliveRequest, ReleaseReply, ReleaseRequest,
@@ -12,7 +13,7 @@ use lockd_wire::lease::{
 use lockd_wire::{ErrorBody, ErrorCode, header as names};
 
 use super::body::{Body, Response};
-use super::call::{Call, Waiter};
+use super::call::{Call, Waiter, belongs_to_queue};
 use super::delivery::GrantBody;
 use super::error::ApiError;
 use super::reply;
@@ -52,8 +53,12 @@ async fn acquire_ask(call: &Call, body: Body) -> Result<(AcquireAsk, String), Ap
         Some(key) => without_namespace(key, app.namespace(namespace)).to_owned(),
         None => app.ids.uuid(app.clock().now().wall).to_string(),
     };
+    let key = call.key(namespace, &shown)?;
+    if queue::role(&key).is_some() {
+        return Err(belongs_to_queue());
+    }
     let ask = AcquireAsk {
-        key: call.key(namespace, &shown)?,
+        key,
         owner: owner(&ask.owner)?.into(),
         ttl: request::ttl(app, ask.ttl_seconds, ask.ttl_ms)?,
         block: block(app, ask.block_seconds),
@@ -70,7 +75,7 @@ fn without_namespace<'a>(key: &'a str, namespace: &str) -> &'a str {
     rest.filter(|rest| !rest.is_empty()).unwrap_or(key)
 }
 
-fn owner(owner: &str) -> Result<&str, ApiError> {
+pub(super) fn owner(owner: &str) -> Result<&str, ApiError> {
     let owner = owner.trim();
     if owner.is_empty() {
         return Err(bad(
@@ -85,7 +90,7 @@ fn owner(owner: &str) -> Result<&str, ApiError> {
     Ok(owner)
 }
 
-fn block(app: &App, seconds: Option<i64>) -> Block {
+pub(super) fn block(app: &App, seconds: Option<i64>) -> Block {
     match seconds.unwrap_or(0) {
         -1 => Block::No,
         0 => Block::Forever,
@@ -142,6 +147,11 @@ pub(super) async fn keepalive(call: Call, body: Body) -> Result<Response, ApiErr
     )?;
     let ttl = request::ttl(app, ask.ttl_seconds, ask.ttl_ms)?;
     let key = named.find(&call, &proof, ErrorCode::LeaseRequired)?;
+    if queue::role(&key) == Some(Role::State) {
+        let detail = "the state of a message lives as long as its delivery: extend that";
+        let code = ErrorCode::QueueStateKeepaliveUnsupported;
+        return Err(ApiError::new(StatusCode::FORBIDDEN, code, detail));
+    }
     let (lease, token) = app.keepalive(key, proof, ttl).await?;
     let expires = app.clock().now().wall.plus(lease.expires.remaining(app.clock().now()));
     let mut response = reply::ok(&KeepaliveReply {
@@ -227,7 +237,7 @@ impl<'a> Named<'a> {
 pub(super) async fn revoke(call: Call, body: Body) -> Result<Response, ApiError> {
     let app = &call.api.app;
     let (ask, _) = request::json::<RevokeRequest>(app, body, COMMAND_BYTES_MAX).await?;
-    let key = call.key(ask.namespace.as_deref(), &ask.key)?;
+    let key = call.any_key(ask.namespace.as_deref(), &ask.key)?;
     let reason = ask.reason.trim();
     if reason.is_empty() || reason.len() > REASON_BYTES_MAX {
         let detail = "reason says why, in at most 512 bytes: the holder and the log are told";

@@ -19,7 +19,8 @@ use super::auth::{self, Class, TcRules};
 use super::body::{Body, BodyError, Response};
 use super::call::{Call, Origin};
 use super::error::ApiError;
-use super::{attachment, coordinator, lease, list, read, state, system, txn, watch};
+use super::queue::operate;
+use super::{attachment, coordinator, lease, list, queue, read, state, system, txn, watch};
 use crate::app::App;
 use crate::clock::Stopwatch;
 use crate::metrics::{Levels, Operation, Outcome};
@@ -71,7 +72,7 @@ macro_rules! routes {
         #[openapi(
             info(
                 title = "lockd",
-                description = "Exclusive leases with fencing tokens, and atomic JSON state.",
+                description = "Exclusive leases with fencing tokens, atomic JSON state, and a queue.",
                 license(name = "Apache-2.0 OR MIT")
             ),
             paths($($module::$handler),+)
@@ -98,6 +99,23 @@ routes! {
     ATTACHMENTS [DELETE] Attachment (Write) attachment::delete_all,
     ATTACHMENT [GET] Attachment (Any) attachment::get,
     ATTACHMENT [DELETE] Attachment (Write) attachment::delete,
+    QUEUE_ENQUEUE [POST] Enqueue (Write) queue::enqueue,
+    QUEUE_DEQUEUE [POST] Dequeue (Read) queue::dequeue,
+    QUEUE_ACK [POST] Ack (Read) queue::ack,
+    QUEUE_NACK [POST] Nack (Read) queue::nack,
+    QUEUE_EXTEND [POST] Extend (Read) queue::extend,
+    QUEUE_DEQUEUE_STATE [POST] Dequeue (Read) queue::dequeue_with_state,
+    QUEUE_SUBSCRIBE [POST] Dequeue (Read) queue::subscribe,
+    QUEUE_SUBSCRIBE_STATE [POST] Dequeue (Read) queue::subscribe_with_state,
+    QUEUE_WATCH [POST] Watch (Read) operate::watch,
+    QUEUE_STATS [POST] Queue (Read) operate::stats,
+    QUEUE_PEEK [POST] Queue (Read) operate::peek,
+    QUEUE_PAYLOAD [GET] Queue (Read) operate::payload,
+    QUEUE_PURGE [POST] Queue (ReadWrite) operate::purge,
+    QUEUE_DLQ [POST] Queue (Read) operate::dlq,
+    QUEUE_DLQ_REDRIVE [POST] Queue (ReadWrite) operate::redrive,
+    QUEUE_DLQ_DELETE [POST] Queue (ReadWrite) operate::delete_dead,
+    QUEUES [GET] List (Read) operate::queues,
     LEASES [GET] List (Read) list::leases,
     LEASES_REVOKE [POST] Revoke (ReadWrite) lease::revoke,
     KEYS [GET] List (Read) list::keys,
@@ -214,6 +232,7 @@ impl Api {
         records.metrics.page(Levels {
             leases: records.live.len(),
             waiters: records.lines.total(),
+            consumers: records.boards.waiting(),
             store_bytes: gauges.size_bytes,
             store_reopened: gauges.reopened,
         })
@@ -257,7 +276,9 @@ impl Entry {
         {
             headers.insert(header::ALLOW, allowed);
         }
-        headers.insert(HeaderName::from_static(names::CORRELATION_ID), correlation.into_header());
+        // A delivery answers with that of its message.
+        let name = HeaderName::from_static(names::CORRELATION_ID);
+        headers.entry(name).or_insert(correlation.into_header());
         if app.is_draining() {
             let name = HeaderName::from_static(names::SHUTDOWN_IMMINENT);
             headers.insert(name, HeaderValue::from_static("true"));

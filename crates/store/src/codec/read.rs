@@ -7,6 +7,8 @@ use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
 use lockd_core::limits::{ANSWERS_MAX, ATTACHMENTS_MAX, FENCES_MAX, PARTICIPANTS_MAX};
+use lockd_core::message::{Draft, Enqueued, Message};
+use lockd_core::queue::MessageId;
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
 };
@@ -15,7 +17,8 @@ use lockd_core::txn::{Outcome, Participant, TxnRecord, TxnState, Why};
 
 use super::CodecError;
 use super::write::{
-    HAS_ATTACHMENTS, HAS_ENDED, HAS_LEASE, HAS_STAGED, HAS_STAGED_ATTACHMENTS, HAS_STATE, IS_HIDDEN,
+    HAS_ATTACHMENTS, HAS_ATTRIBUTES, HAS_ENDED, HAS_EXPIRY, HAS_LAST_ERROR, HAS_LEASE, HAS_STAGED,
+    HAS_STAGED_ATTACHMENTS, HAS_STATE, IS_DEAD, IS_DRAFT, IS_HIDDEN, IS_MESSAGE, IS_STATEFUL,
 };
 
 type Read<T> = Result<T, CodecError>;
@@ -129,7 +132,67 @@ pub(super) fn record(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<KeyRe
         let staged = record.staged.as_mut().ok_or_else(|| reader.malformed())?;
         staged.attachments = Some(attachments(reader)?);
     }
+    if has(IS_MESSAGE) {
+        record.message = Some(Box::new(message(reader, timeline)?));
+    }
     Ok(record)
+}
+
+fn message(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<Message> {
+    let flags = reader.byte()?;
+    let has = |bit: u8| flags & bit != 0;
+    let mut message = Message {
+        stateful: has(IS_STATEFUL),
+        enqueued_at: UnixMillis(reader.number()?),
+        ..Message::default()
+    };
+    let (tick, wall) = (Tick(reader.number()?), UnixMillis(reader.number()?));
+    message.hidden_for = Span(reader.number()?);
+    let boot = BootId(u128::from_le_bytes(reader.array()?));
+    let placed = timeline.place(Deadline { tick, wall }, boot, message.hidden_for);
+    // What was promised stays what is shown, and what the index says.
+    message.visible = Deadline { tick: placed.tick, wall };
+    message.attempts = small(reader)?;
+    message.failures = small(reader)?;
+    message.max_attempts = small(reader)?;
+    message.visibility = Span(reader.number()?);
+    message.changes = reader.number()?;
+    message.content_type = reader.text()?.into();
+    message.correlation = reader.text()?.into();
+    if has(HAS_EXPIRY) {
+        message.expires_at = Some(UnixMillis(reader.number()?));
+    }
+    if has(IS_DEAD) {
+        message.dead = Some(UnixMillis(reader.number()?));
+    }
+    if has(HAS_ATTRIBUTES) {
+        message.attributes = Some(reader.text()?.into());
+    }
+    if has(HAS_LAST_ERROR) {
+        message.last_error = Some(reader.text()?.into());
+    }
+    if has(IS_DRAFT) {
+        message.draft = Some(Draft { txn: txn_id(reader)?, fences: fences(reader)? });
+    }
+    Ok(message)
+}
+
+fn small(reader: &mut Reader<'_>) -> Read<u32> {
+    u32::try_from(reader.number()?).map_err(|_| reader.malformed())
+}
+
+fn txn_id(reader: &mut Reader<'_>) -> Read<TxnId> {
+    let txn = std::str::from_utf8(reader.take(20)?).ok().and_then(|text| TxnId::parse(text).ok());
+    txn.ok_or_else(|| reader.malformed())
+}
+
+fn fences(reader: &mut Reader<'_>) -> Read<Vec<FenceCondition>> {
+    let mut fences = Vec::new();
+    for _ in 0..reader.count(FENCES_MAX)? {
+        let key = key_name(reader)?;
+        fences.push(FenceCondition { key, token: Fence(reader.number()?) });
+    }
+    Ok(fences)
 }
 
 fn attachments(reader: &mut Reader<'_>) -> Read<Vec<Attachment>> {
@@ -150,8 +213,7 @@ fn attachments(reader: &mut Reader<'_>) -> Read<Vec<Attachment>> {
 fn lease(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<Lease> {
     let id = LeaseId::new(reader.text()?);
     let owner = reader.text()?.into();
-    let txn = std::str::from_utf8(reader.take(20)?).ok().and_then(|text| TxnId::parse(text).ok());
-    let txn = txn.ok_or_else(|| reader.malformed())?;
+    let txn = txn_id(reader)?;
     let recorded = reader.flag()?;
     let ttl = Span(reader.number()?);
     let granted_at = UnixMillis(reader.number()?);
@@ -196,11 +258,7 @@ fn staged(reader: &mut Reader<'_>) -> Read<Staged> {
         2 => Some(true),
         _ => return Err(reader.malformed()),
     };
-    let mut fences = Vec::new();
-    for _ in 0..reader.count(FENCES_MAX)? {
-        let key = key_name(reader)?;
-        fences.push(FenceCondition { key, token: Fence(reader.number()?) });
-    }
+    let fences = fences(reader)?;
     let change = match reader.byte()? {
         0 => Change::Keep,
         1 => Change::Remove,
@@ -244,6 +302,17 @@ pub(super) fn txn(reader: &mut Reader<'_>) -> Read<TxnRecord> {
         participants.push(Participant { key: key_name(reader)?, applied: reader.flag()? });
     }
     Ok(TxnRecord { state, participants, term, created_at, updated_at, expires_at })
+}
+
+pub(super) fn enqueued(reader: &mut Reader<'_>) -> Read<Enqueued> {
+    Ok(Enqueued {
+        request: u128::from_le_bytes(reader.array()?),
+        id: MessageId(u128::from_le_bytes(reader.array()?)),
+        visible_at: UnixMillis(reader.number()?),
+        visibility: Span(reader.number()?),
+        max_attempts: small(reader)?,
+        bytes: reader.number()?,
+    })
 }
 
 fn key_name(reader: &mut Reader<'_>) -> Read<KeyName> {

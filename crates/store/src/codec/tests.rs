@@ -5,6 +5,8 @@ use lockd_core::answer::{Answer, Remembered, Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
+use lockd_core::message::{Draft, Enqueued, Message};
+use lockd_core::queue::MessageId;
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
 };
@@ -12,7 +14,7 @@ use lockd_core::time::{BootId, Deadline, Now, Span, Tick, Timeline, UnixMillis};
 use lockd_core::txn::{Outcome, Participant, TxnRecord, TxnState, Why};
 use proptest::prelude::{any, prop_assert_eq, proptest};
 
-use super::{CodecError, decode, decode_txn, encode, encode_txn};
+use super::{CodecError, decode, decode_enqueued, decode_txn, encode, encode_enqueued, encode_txn};
 
 const BOOT: BootId = BootId(42);
 
@@ -70,7 +72,59 @@ fn full() -> KeyRecord {
                 }),
             ),
         ],
+        message: None,
+        gone: false,
     }
+}
+
+/// A message with everything that one can have.
+fn message() -> KeyRecord {
+    let key = KeyName::parse("ns", "leader").unwrap();
+    let message = Message {
+        enqueued_at: UnixMillis(1_700_000_000_000),
+        visible: Deadline { tick: Tick(70), wall: UnixMillis(71) },
+        hidden_for: Span(1_000),
+        attempts: 3,
+        failures: 2,
+        max_attempts: 200,
+        visibility: Span(30_000),
+        expires_at: Some(UnixMillis(1_800_000_000_000)),
+        content_type: "text/plain".into(),
+        correlation: "c-1".into(),
+        attributes: Some("{\"a\":1}".into()),
+        last_error: Some("\"no\"".into()),
+        changes: 400,
+        stateful: true,
+        dead: Some(UnixMillis(1_750_000_000_000)),
+        draft: Some(Draft {
+            txn: TxnId::parse("0123456789abcdefghij").unwrap(),
+            fences: vec![FenceCondition { key, token: Fence(4) }],
+        }),
+    };
+    KeyRecord { message: Some(Box::new(message)), ..full() }
+}
+
+#[test]
+fn the_answer_to_an_enqueue_comes_back_as_it_was() {
+    let answer = Enqueued {
+        request: 7 << 100,
+        id: MessageId(9 << 90),
+        visible_at: UnixMillis(1_700_000_000_000),
+        visibility: Span(30_000),
+        max_attempts: 5,
+        bytes: 1 << 40,
+    };
+    let bytes = encode_enqueued(&answer);
+    assert_eq!(decode_enqueued(&bytes), Ok(answer));
+    for length in 0..bytes.len() {
+        assert!(decode_enqueued(&bytes.slice(..length)).is_err(), "{length} bytes");
+    }
+}
+
+#[test]
+fn a_delay_of_another_boot_is_put_on_the_present_timeline() {
+    let record = decode(&encode(&message(), BootId(41)), &timeline()).unwrap();
+    assert_eq!(record.message.unwrap().visible.tick, Tick(5 + 65));
 }
 
 fn remembered(id: u128, answer: Answer) -> Remembered {
@@ -99,7 +153,8 @@ fn fuller() -> KeyRecord {
 
 #[test]
 fn a_record_comes_back_as_it_was() {
-    for record in [KeyRecord { stored: true, ..KeyRecord::default() }, full(), fuller()] {
+    for record in [KeyRecord { stored: true, ..KeyRecord::default() }, full(), fuller(), message()]
+    {
         assert_eq!(decode(&encode(&record, BOOT), &timeline()), Ok(record));
     }
 }
@@ -112,7 +167,7 @@ fn a_lease_of_another_boot_is_put_on_the_present_timeline() {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let bytes = encode(&fuller(), BOOT);
+    let bytes = encode(&message(), BOOT);
     for at in 0..bytes.len() * 8 {
         let mut damaged = bytes.to_vec();
         damaged[at / 8] ^= 1 << (at % 8);
@@ -122,7 +177,7 @@ fn every_flipped_bit_is_noticed() {
 
 #[test]
 fn every_cut_is_noticed() {
-    let bytes = encode(&fuller(), BOOT);
+    let bytes = encode(&message(), BOOT);
     for length in 0..bytes.len() {
         assert!(decode(&bytes.slice(..length), &timeline()).is_err(), "{length} bytes");
     }

@@ -1,6 +1,8 @@
 //! Fields to bytes. Numbers are LEB128, texts carry their length, choices are one byte.
 
 use lockd_core::answer::{Answer, Remembered, Written};
+use lockd_core::fence::FenceCondition;
+use lockd_core::message::{Enqueued, Message};
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, KeyRecord, Lease, Staged, State,
 };
@@ -14,6 +16,14 @@ pub(super) const HAS_ENDED: u8 = 8;
 pub(super) const IS_HIDDEN: u8 = 16;
 pub(super) const HAS_ATTACHMENTS: u8 = 32;
 pub(super) const HAS_STAGED_ATTACHMENTS: u8 = 64;
+pub(super) const IS_MESSAGE: u8 = 128;
+
+pub(super) const IS_STATEFUL: u8 = 1;
+pub(super) const HAS_EXPIRY: u8 = 2;
+pub(super) const HAS_ATTRIBUTES: u8 = 4;
+pub(super) const HAS_LAST_ERROR: u8 = 8;
+pub(super) const IS_DEAD: u8 = 16;
+pub(super) const IS_DRAFT: u8 = 32;
 
 /// A good guess at how large the record will be.
 pub(super) fn inline_bytes(record: &KeyRecord) -> usize {
@@ -39,7 +49,8 @@ pub(super) fn record(out: &mut Vec<u8>, record: &KeyRecord, boot: BootId) {
             | flag(record.ended.is_some(), HAS_ENDED)
             | flag(record.hidden, IS_HIDDEN)
             | flag(!record.attachments.is_empty(), HAS_ATTACHMENTS)
-            | flag(staged_attachments.is_some(), HAS_STAGED_ATTACHMENTS),
+            | flag(staged_attachments.is_some(), HAS_STAGED_ATTACHMENTS)
+            | flag(record.message.is_some(), IS_MESSAGE),
     );
     number(out, record.fence.0);
     number(out, record.version.0);
@@ -65,6 +76,51 @@ pub(super) fn record(out: &mut Vec<u8>, record: &KeyRecord, boot: BootId) {
     }
     if let Some(staged) = staged_attachments {
         attachments(out, staged);
+    }
+    if let Some(message) = &record.message {
+        self::message(out, message, boot);
+    }
+}
+
+fn message(out: &mut Vec<u8>, message: &Message, boot: BootId) {
+    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    out.push(
+        flag(message.stateful, IS_STATEFUL)
+            | flag(message.expires_at.is_some(), HAS_EXPIRY)
+            | flag(message.attributes.is_some(), HAS_ATTRIBUTES)
+            | flag(message.last_error.is_some(), HAS_LAST_ERROR)
+            | flag(message.dead.is_some(), IS_DEAD)
+            | flag(message.draft.is_some(), IS_DRAFT),
+    );
+    number(out, message.enqueued_at.0);
+    number(out, message.visible.tick.0);
+    number(out, message.visible.wall.0);
+    number(out, message.hidden_for.0);
+    out.extend_from_slice(&boot.0.to_le_bytes());
+    number(out, message.attempts.into());
+    number(out, message.failures.into());
+    number(out, message.max_attempts.into());
+    number(out, message.visibility.0);
+    number(out, message.changes);
+    text(out, &message.content_type);
+    text(out, &message.correlation);
+    for at in message.expires_at.iter().chain(&message.dead) {
+        number(out, at.0);
+    }
+    for json in message.attributes.iter().chain(&message.last_error) {
+        text(out, json);
+    }
+    if let Some(draft) = &message.draft {
+        out.extend_from_slice(draft.txn.as_str().as_bytes());
+        fences(out, &draft.fences);
+    }
+}
+
+fn fences(out: &mut Vec<u8>, fences: &[FenceCondition]) {
+    count(out, fences.len());
+    for condition in fences {
+        text(out, condition.key.as_str());
+        number(out, condition.token.0);
     }
 }
 
@@ -131,11 +187,7 @@ fn staged(out: &mut Vec<u8>, staged: &Staged) {
         Some(false) => 1,
         Some(true) => 2,
     });
-    count(out, staged.fences.len());
-    for condition in &staged.fences {
-        text(out, condition.key.as_str());
-        number(out, condition.token.0);
-    }
+    fences(out, &staged.fences);
     match &staged.change {
         Change::Keep => out.push(0),
         Change::Remove => out.push(1),
@@ -184,6 +236,15 @@ pub(super) fn txn(out: &mut Vec<u8>, record: &TxnRecord) {
         text(out, participant.key.as_str());
         out.push(u8::from(participant.applied));
     }
+}
+
+pub(super) fn enqueued(out: &mut Vec<u8>, answer: &Enqueued) {
+    out.extend_from_slice(&answer.request.to_le_bytes());
+    out.extend_from_slice(&answer.id.0.to_le_bytes());
+    number(out, answer.visible_at.0);
+    number(out, answer.visibility.0);
+    number(out, answer.max_attempts.into());
+    number(out, answer.bytes);
 }
 
 fn written(out: &mut Vec<u8>, written: &Written) {

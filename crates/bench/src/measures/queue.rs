@@ -1,0 +1,113 @@
+//! The queue: eight producers and eight consumers, each message enqueued, delivered and
+//! acknowledged durably. Beside the floor, of whose requests each message needs three; many at a
+//! time beside one at a time; and with many queues full of messages beside none.
+
+use anyhow::{Context as _, Result};
+use tokio::task::JoinSet;
+
+use crate::child::Server;
+use crate::client::{Answer, Connection};
+use crate::driver::{AnswerBytes, Consume, Produce, Script};
+use crate::latency::Kind;
+use crate::measures::{Bench, REST_MAX, cycle};
+use crate::request::Requests;
+use crate::table::{Found, Row, Target, Unit};
+
+const PRODUCERS: u64 = 8;
+const CONNECTIONS: u64 = 16;
+const PAYLOAD_BYTES: usize = 1024;
+const MANY: usize = 32;
+/// Each message is one durable request to enqueue, one to dequeue, one to acknowledge.
+const REQUESTS: f64 = 3.0;
+const FILLERS: u64 = 32;
+const FILL_BYTES: usize = 64;
+
+pub(super) async fn measure(bench: &Bench) -> Result<Vec<Row>> {
+    let pair = bench.start_pair().await?;
+    let (mut floor, mut single, mut many) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..bench.plan.rounds {
+        pair.rest().await?;
+        let label = format!("queue, round {round}, floor");
+        let script = |number| cycle::script(bench, number, CONNECTIONS, AnswerBytes::TYPICAL);
+        let log = bench.slot(&label, &pair.floor, CONNECTIONS, script).await?;
+        floor.push(log.all()?.per_second / REQUESTS);
+        single.push(messages(bench, &pair.lockd, round, 1).await?);
+        many.push(messages(bench, &pair.lockd, round, MANY).await?);
+    }
+    let empty = pair.lockd;
+    drop(pair.floor);
+    let mut rows = vec![
+        Row::new(
+            "queue, 8 producers, 8 consumers: messages, by a third of the floor's requests",
+            Unit::PerSecond,
+            Found::paired(&floor, &single).context("no rounds")?,
+            Target::RatioAtLeast(0.7),
+        ),
+        Row::new(
+            format!("queue, {MANY} messages at a time, by one at a time"),
+            Unit::PerSecond,
+            Found::beside(&many, &single).context("no rounds")?,
+            Target::RatioAtLeast(2.0),
+        ),
+    ];
+    rows.push(beside_many(bench, &empty).await?);
+    Ok(rows)
+}
+
+/// Messages through one queue while many others are full of them.
+async fn beside_many(bench: &Bench, empty: &Server) -> Result<Row> {
+    let full = bench.start_lockd().await?;
+    let (queues, each) = bench.plan.waiting_messages;
+    fill(bench, &full, queues, each).await?;
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for round in 0..bench.plan.rounds {
+        alone.push(messages(bench, empty, round, 1).await?);
+        beside.push(messages(bench, &full, round, 1).await?);
+    }
+    Ok(Row::new(
+        format!("queue, beside {queues} queues with {} messages, by none", queues * each),
+        Unit::PerSecond,
+        Found::beside(&beside, &alone).context("no rounds")?,
+        Target::RatioAtLeast(0.75),
+    ))
+}
+
+/// Messages that went all the way, in a second.
+async fn messages(bench: &Bench, server: &Server, round: usize, at_once: usize) -> Result<f64> {
+    server.settle(REST_MAX).await?;
+    let queue = format!("bench-{at_once}");
+    let label = format!("queue, {at_once} at a time, round {round}");
+    let script = |number| {
+        if number < PRODUCERS {
+            Script::Produce(Produce::new(&queue, &bench.documents, PAYLOAD_BYTES))
+        } else {
+            Script::Consume(Consume::new(&queue, at_once))
+        }
+    };
+    let log = bench.slot(&label, server, CONNECTIONS, script).await?;
+    Ok(log.of(Kind::Ack).per_second)
+}
+
+/// Fills queues with messages that nobody takes.
+async fn fill(bench: &Bench, server: &Server, queues: u64, each: u64) -> Result<()> {
+    let mut tasks = JoinSet::new();
+    for filler in 0..FILLERS {
+        let mut connection = Connection::open(server.place()).await?;
+        let mut payload = Vec::new();
+        bench.documents.write(filler, FILL_BYTES, &mut payload);
+        tasks.spawn(async move {
+            let mut requests = Requests::default();
+            for number in (filler..queues * each).step_by(usize::try_from(FILLERS)?) {
+                let queue = format!("full-{}", number % queues);
+                let request = requests.enqueue(&queue, &payload, 300);
+                connection.call(request).await.and_then(Answer::ok).context("enqueue")?;
+            }
+            Ok::<_, anyhow::Error>(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        server.explain(done?)?;
+    }
+    eprintln!("  filled: {queues} queues with {each} messages each");
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The queue: messages that are delivered at least once, to one consumer at a time, in the order
+//! in which they become visible. A message is a record like that of a key, and a delivery is a
+//! lease on it; what is special about queues is who gets which message, and when.
+
+pub(crate) mod board;
+pub(crate) mod consume;
+pub(crate) mod enqueue;
+pub(crate) mod look;
+pub(crate) mod settle;
+pub(crate) mod tidy;
+
+use std::sync::Arc;
+
+use lockd_core::message::{self, MessageRefused, Place};
+use lockd_core::queue::{MessageId, QueueName};
+use lockd_store::{Name, StoreError};
+
+use super::{App, Refused};
+use crate::commit::{read_stand, stand_prefix};
+use board::Board;
+
+/// Entries of the index that are read at once.
+const LOAD_PAGE: usize = 4_096;
+
+/// What stands against a wish about a message.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum QueueRefused {
+    #[error("no message can be delivered now")]
+    Empty {
+        /// How long the caller was willing to wait; nothing when it was not.
+        waited: Option<lockd_core::time::Span>,
+    },
+    #[error("too many consumers wait for messages")]
+    Busy,
+    #[error("a payload has at most {max} bytes here")]
+    TooLarge { max: u64 },
+    #[error("there is no such message; it was acknowledged, or removed")]
+    NotFound,
+    #[error("the message is not delivered under this lease any more")]
+    LeaseMismatch,
+    #[error("the message changed since; its meta_etag is {0}")]
+    Etag(Box<str>),
+}
+
+impl From<QueueRefused> for Refused {
+    fn from(refused: QueueRefused) -> Self {
+        Self::Queue(refused)
+    }
+}
+
+impl From<MessageRefused> for Refused {
+    fn from(refused: MessageRefused) -> Self {
+        match refused {
+            MessageRefused::NotFound => QueueRefused::NotFound.into(),
+            MessageRefused::LeaseMismatch => QueueRefused::LeaseMismatch.into(),
+            MessageRefused::Etag { current } => QueueRefused::Etag(current).into(),
+            MessageRefused::Fence(fence) => Self::Fence(fence),
+            MessageRefused::InTxn(_) => Self::Contended,
+        }
+    }
+}
+
+impl App {
+    /// The board of a queue, with everything that the store knows about it.
+    async fn board(self: &Arc<Self>, queue: &QueueName) -> Result<Arc<Board>, StoreError> {
+        let board = self.records.boards.get(queue, self.clock().now());
+        board.loaded.get_or_try_init(|| self.load_board(&board)).await?;
+        Ok(board)
+    }
+
+    async fn load_board(self: &Arc<Self>, board: &Board) -> Result<(), StoreError> {
+        let prefix = stand_prefix(&board.name);
+        let mut known: Vec<(MessageId, Place)> = Vec::new();
+        let mut after: Option<Name> = None;
+        loop {
+            let page = self.records.store().scan(&prefix, after.as_deref(), LOAD_PAGE).await?;
+            let now = self.clock().now();
+            for (name, stored) in &page {
+                let id = name.strip_prefix(&prefix).and_then(|id| MessageId::parse(id).ok());
+                let place = read_stand(&stored.bytes, now);
+                let (Some(id), Some(place)) = (id, place) else {
+                    tracing::error!(%name, "an entry of a queue cannot be read");
+                    continue;
+                };
+                let key = board.name.message_key(id);
+                let place = match place {
+                    // Its transaction may be decided, and only this message not know it yet.
+                    Place::Draft => {
+                        let record = self.records.load(&key).await?;
+                        message::place(&record).unwrap_or(Place::Gone)
+                    }
+                    Place::Queued(_) | Place::Dead(_) | Place::InFlight | Place::Gone
+                        if self.records.live.get(&key).is_some() =>
+                    {
+                        Place::InFlight
+                    }
+                    place @ (Place::Queued(_) | Place::Dead(_) | Place::InFlight | Place::Gone) => {
+                        place
+                    }
+                };
+                known.push((id, place));
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == LOAD_PAGE => after = Some(Arc::clone(last)),
+                Some(_) | None => break,
+            }
+        }
+        board.load(known, self.clock().now());
+        Ok(())
+    }
+}

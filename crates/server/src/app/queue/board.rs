@@ -1,0 +1,672 @@
+//! Where the messages of each queue stand, in memory: who is next, who waits for one. A mirror of
+//! durable records, changed only after a commit, read from the store's index when a queue is first
+//! asked for and forgotten when nobody asks any more. What is handed out here is a candidate: its
+//! record decides whether it is delivered.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lockd_core::ids::LeaseId;
+use lockd_core::message::Place;
+use lockd_core::queue::{MessageId, QueueName};
+use lockd_core::time::{Now, Span, Tick, UnixMillis};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OnceCell, Semaphore};
+
+/// A queue that nobody has asked for is forgotten after this.
+const IDLE: Span = Span::secs(600);
+/// How many acknowledgements are remembered, so that a repeated one gets its answer.
+const ACKED_MAX: usize = 16 * 1024;
+
+/// All queues of one server.
+#[derive(Debug)]
+pub(crate) struct Boards {
+    boards: Mutex<HashMap<QueueName, Arc<Board>>>,
+    acked: Mutex<Acked>,
+    waiting: Arc<AtomicUsize>,
+    waiting_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Acked {
+    known: HashSet<LeaseId>,
+    order: VecDeque<LeaseId>,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct Board {
+    pub(crate) name: QueueName,
+    /// Set when what the store knew was taken over.
+    pub(super) loaded: OnceCell<()>,
+    inner: Mutex<Inner>,
+    /// For those who only look.
+    changed: Notify,
+    watchers: AtomicUsize,
+    subscribers: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// What happened before the queue was loaded: newer than what the load brings.
+    early: HashMap<MessageId, Place>,
+    is_loaded: bool,
+    stands: HashMap<MessageId, Stand>,
+    queued: BTreeSet<(Tick, MessageId)>,
+    dead: BTreeSet<(UnixMillis, MessageId)>,
+    in_flight: usize,
+    /// Who waits, in order of arrival.
+    line: BTreeMap<u64, Arc<Chair>>,
+    arrivals: u64,
+    /// Whom to tell when a message is no longer with its consumer.
+    lent: HashMap<MessageId, Arc<Semaphore>>,
+    touched: Tick,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    Queued(Tick),
+    /// Handed to a consumer that asks for its record.
+    Taken(Tick),
+    InFlight,
+    Dead(UnixMillis),
+}
+
+/// A place in line, as the queue sees it.
+#[derive(Debug)]
+struct Chair {
+    want: usize,
+    given: Mutex<Vec<MessageId>>,
+    called: Notify,
+}
+
+/// Who looks at a queue without taking from it, or stays to take more.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Presence {
+    Watcher,
+    Subscriber,
+}
+
+/// Somebody is there until this is dropped.
+#[derive(Debug)]
+pub(super) struct Present {
+    board: Arc<Board>,
+    presence: Presence,
+}
+
+/// Too many consumers wait already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LineFull;
+
+/// Which messages are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shelf {
+    Queued,
+    Dead,
+}
+
+/// A place in the order of a queue, or of its dead.
+pub(crate) type Bookmark = (u64, MessageId);
+
+/// How many messages stand where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) ready: usize,
+    pub(crate) delayed: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) dead: usize,
+    pub(crate) waiting: usize,
+    pub(crate) subscribers: usize,
+    pub(crate) watchers: usize,
+}
+
+impl Boards {
+    pub(crate) fn new(waiting_max: usize) -> Self {
+        let waiting = Arc::new(AtomicUsize::new(0));
+        Self { boards: Mutex::default(), acked: Mutex::default(), waiting, waiting_max }
+    }
+
+    /// The board of a queue, new ones empty.
+    pub(super) fn get(&self, queue: &QueueName, now: Now) -> Arc<Board> {
+        let mut boards = self.boards.lock();
+        let board = match boards.get(queue) {
+            Some(board) => Arc::clone(board),
+            None => {
+                let board = Arc::new(Board {
+                    name: queue.clone(),
+                    loaded: OnceCell::new(),
+                    inner: Mutex::default(),
+                    changed: Notify::new(),
+                    watchers: AtomicUsize::new(0),
+                    subscribers: AtomicUsize::new(0),
+                });
+                boards.insert(queue.clone(), Arc::clone(&board));
+                board
+            }
+        };
+        board.inner.lock().touched = now.tick;
+        board
+    }
+
+    /// A message stands there now. A queue that nobody has asked for does not care.
+    pub(crate) fn follow(&self, queue: &QueueName, id: MessageId, place: Place, now: Now) {
+        let board = self.boards.lock().get(queue).cloned();
+        if let Some(board) = board {
+            board.follow(id, place, now);
+        }
+    }
+
+    /// Consumers that wait, in all queues.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the queues that nobody has asked for lately.
+    pub(crate) fn forget_idle(&self, now: Now) {
+        self.boards.lock().retain(|_, board| {
+            let in_use = Arc::strong_count(board) > 1;
+            in_use || board.inner.lock().touched.until(now.tick) < IDLE
+        });
+    }
+
+    pub(super) fn remember_acked(&self, lease: LeaseId) {
+        let mut acked = self.acked.lock();
+        if acked.order.len() >= ACKED_MAX
+            && let Some(oldest) = acked.order.pop_front()
+        {
+            acked.known.remove(&oldest);
+        }
+        acked.order.push_back(lease.clone());
+        acked.known.insert(lease);
+    }
+
+    pub(super) fn was_acked(&self, lease: &LeaseId) -> bool {
+        self.acked.lock().known.contains(lease)
+    }
+
+    /// Goes to the end of the line of a queue.
+    pub(super) fn sit(&self, board: &Arc<Board>, want: usize, now: Now) -> Result<Seat, LineFull> {
+        if self.waiting.load(Ordering::Relaxed) >= self.waiting_max {
+            return Err(LineFull);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let chair = Arc::new(Chair { want, given: Mutex::default(), called: Notify::new() });
+        let mut inner = board.inner.lock();
+        let number = inner.arrivals;
+        inner.arrivals += 1;
+        inner.line.insert(number, Arc::clone(&chair));
+        inner.serve(now);
+        drop(inner);
+        let (board, waiting) = (Arc::clone(board), Arc::clone(&self.waiting));
+        Ok(Seat { board, chair, number, waiting })
+    }
+}
+
+impl Board {
+    fn follow(&self, id: MessageId, place: Place, now: Now) {
+        let mut inner = self.inner.lock();
+        if inner.is_loaded {
+            inner.set(id, place);
+            inner.serve(now);
+        } else {
+            inner.early.insert(id, place);
+        }
+        drop(inner);
+        self.tell_watchers();
+    }
+
+    fn tell_watchers(&self) {
+        if self.watchers.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Takes over what the store knew when it was looked through.
+    pub(super) fn load(&self, known: impl IntoIterator<Item = (MessageId, Place)>, now: Now) {
+        let mut inner = self.inner.lock();
+        let early = std::mem::take(&mut inner.early);
+        for (id, place) in known {
+            inner.set(id, place);
+        }
+        for (id, place) in early {
+            inner.set(id, place);
+        }
+        inner.is_loaded = true;
+        inner.serve(now);
+    }
+
+    /// Up to so many messages that are due, for one who came when nobody waited.
+    pub(super) fn take(self: &Arc<Self>, want: usize, now: Now) -> Vec<Candidate> {
+        let mut inner = self.inner.lock();
+        if !inner.line.is_empty() {
+            return Vec::new();
+        }
+        let taken = inner.take(want, now);
+        drop(inner);
+        self.candidates(taken)
+    }
+
+    fn candidates(self: &Arc<Self>, taken: Vec<MessageId>) -> Vec<Candidate> {
+        taken.into_iter().map(|id| Candidate { board: Arc::clone(self), id, open: true }).collect()
+    }
+
+    /// The message that is next, and when it may be delivered.
+    pub(super) fn head(&self) -> Option<(Tick, MessageId)> {
+        self.inner.lock().queued.first().copied()
+    }
+
+    pub(super) fn counts(&self, now: Now) -> Counts {
+        let inner = self.inner.lock();
+        let later = (Bound::Excluded((now.tick, MessageId(u128::MAX))), Bound::Unbounded);
+        let delayed = inner.queued.range(later).count();
+        Counts {
+            ready: inner.queued.len() - delayed,
+            delayed,
+            in_flight: inner.in_flight,
+            dead: inner.dead.len(),
+            waiting: inner.line.len(),
+            subscribers: self.subscribers.load(Ordering::Relaxed),
+            watchers: self.watchers.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Messages in order: those in the queue by the tick at which they are due, the dead by the
+    /// time at which they died.
+    pub(super) fn shelf(
+        &self,
+        shelf: Shelf,
+        after: Option<Bookmark>,
+        limit: usize,
+    ) -> Vec<Bookmark> {
+        let inner = self.inner.lock();
+        match shelf {
+            Shelf::Queued => {
+                let after = after.map(|(tick, id)| (Tick(tick), id));
+                let page = page(&inner.queued, after, limit);
+                page.into_iter().map(|(tick, id)| (tick.0, id)).collect()
+            }
+            Shelf::Dead => {
+                let after = after.map(|(since, id)| (UnixMillis(since), id));
+                let page = page(&inner.dead, after, limit);
+                page.into_iter().map(|(since, id)| (since.0, id)).collect()
+            }
+        }
+    }
+
+    /// The semaphore gets a permit when the message is no longer with its consumer.
+    pub(super) fn lend(&self, id: MessageId, back: &Arc<Semaphore>) {
+        let mut inner = self.inner.lock();
+        if inner.stands.get(&id) == Some(&Stand::InFlight) {
+            inner.lent.insert(id, Arc::clone(back));
+        } else {
+            back.add_permits(1);
+        }
+    }
+
+    pub(super) fn enter(self: &Arc<Self>, presence: Presence) -> Present {
+        self.present(presence).fetch_add(1, Ordering::Relaxed);
+        Present { board: Arc::clone(self), presence }
+    }
+
+    fn present(&self, presence: Presence) -> &AtomicUsize {
+        match presence {
+            Presence::Watcher => &self.watchers,
+            Presence::Subscriber => &self.subscribers,
+        }
+    }
+
+    /// Ready when something has changed since this was called.
+    pub(super) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.changed.notified()
+    }
+}
+
+fn page<T: Copy + Ord>(all: &BTreeSet<T>, after: Option<T>, limit: usize) -> Vec<T> {
+    let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+    all.range((start, Bound::Unbounded)).take(limit).copied().collect()
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.board.present(self.presence).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Inner {
+    fn set(&mut self, id: MessageId, place: Place) {
+        let stand = match place {
+            Place::Draft | Place::Gone => None,
+            Place::Queued(visible) => Some(Stand::Queued(visible.tick)),
+            Place::InFlight => Some(Stand::InFlight),
+            Place::Dead(since) => Some(Stand::Dead(since)),
+        };
+        self.stand(id, stand);
+    }
+
+    fn stand(&mut self, id: MessageId, stand: Option<Stand>) {
+        let before = match stand {
+            Some(stand) => self.stands.insert(id, stand),
+            None => self.stands.remove(&id),
+        };
+        if before == stand {
+            return;
+        }
+        match before {
+            Some(Stand::Queued(tick)) => {
+                self.queued.remove(&(tick, id));
+            }
+            Some(Stand::InFlight) => {
+                self.in_flight -= 1;
+                if let Some(back) = self.lent.remove(&id) {
+                    back.add_permits(1);
+                }
+            }
+            Some(Stand::Dead(since)) => {
+                self.dead.remove(&(since, id));
+            }
+            Some(Stand::Taken(_)) | None => {}
+        }
+        match stand {
+            Some(Stand::Queued(tick)) => {
+                let first = self.queued.first().is_none_or(|(first, _)| tick < *first);
+                self.queued.insert((tick, id));
+                if first {
+                    self.call_first();
+                }
+            }
+            Some(Stand::InFlight) => self.in_flight += 1,
+            Some(Stand::Dead(since)) => {
+                self.dead.insert((since, id));
+            }
+            Some(Stand::Taken(_)) | None => {}
+        }
+    }
+
+    /// The first in line sleeps until the next message is due: it looks again when that is.
+    fn call_first(&self) {
+        if let Some((_, chair)) = self.line.first_key_value() {
+            chair.called.notify_one();
+        }
+    }
+
+    fn take(&mut self, want: usize, now: Now) -> Vec<MessageId> {
+        let mut taken = Vec::new();
+        while taken.len() < want {
+            match self.queued.first() {
+                Some(&(tick, id)) if tick <= now.tick => {
+                    self.stand(id, Some(Stand::Taken(tick)));
+                    taken.push(id);
+                }
+                Some(_) | None => break,
+            }
+        }
+        taken
+    }
+
+    /// Gives what is due to those who wait, in their order.
+    fn serve(&mut self, now: Now) {
+        while self.queued.first().is_some_and(|(tick, _)| *tick <= now.tick) {
+            let Some((_, chair)) = self.line.pop_first() else { return };
+            *chair.given.lock() = self.take(chair.want, now);
+            chair.called.notify_one();
+            self.call_first();
+        }
+    }
+
+    fn put_back(&mut self, id: MessageId) {
+        if let Some(Stand::Taken(tick)) = self.stands.get(&id).copied() {
+            self.stand(id, Some(Stand::Queued(tick)));
+        }
+    }
+}
+
+/// Somebody's place in line. Dropping it leaves the line; what was given and not taken goes back.
+#[derive(Debug)]
+pub(super) struct Seat {
+    board: Arc<Board>,
+    chair: Arc<Chair>,
+    number: u64,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Seat {
+    /// What was given, if anything was by now.
+    pub(super) fn given(&self, now: Now) -> Option<Vec<Candidate>> {
+        self.board.inner.lock().serve(now);
+        let given = std::mem::take(&mut *self.chair.given.lock());
+        (!given.is_empty()).then(|| self.board.candidates(given))
+    }
+
+    /// When to look again without being called: known to the first in line only.
+    pub(super) fn next_due(&self) -> Option<Tick> {
+        let inner = self.board.inner.lock();
+        let (first, _) = inner.line.first_key_value()?;
+        let head = inner.queued.first().filter(|_| *first == self.number)?;
+        Some(head.0)
+    }
+
+    pub(super) async fn called(&self) {
+        self.chair.called.notified().await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut inner = self.board.inner.lock();
+        inner.line.remove(&self.number);
+        for id in std::mem::take(&mut *self.chair.given.lock()) {
+            inner.put_back(id);
+        }
+        inner.call_first();
+    }
+}
+
+/// A message that somebody may have, if its record agrees. Dropped undecided, it goes back to
+/// where it was.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    board: Arc<Board>,
+    pub(super) id: MessageId,
+    open: bool,
+}
+
+impl Candidate {
+    /// Its record was read, and says this.
+    pub(super) fn found(mut self, place: Place, now: Now) {
+        self.open = false;
+        let mut inner = self.board.inner.lock();
+        // Unless a commit has told about it since.
+        if let Some(Stand::Taken(_)) = inner.stands.get(&self.id) {
+            inner.set(self.id, place);
+            inner.serve(now);
+        }
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        if self.open {
+            let mut inner = self.board.inner.lock();
+            inner.put_back(self.id);
+            // Whoever is first in line now looks, with the time of its own clock.
+            inner.call_first();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lockd_core::ids::LeaseId;
+    use lockd_core::message::Place;
+    use lockd_core::queue::{MessageId, QueueName};
+    use lockd_core::time::{Now, Span, Tick, UnixMillis};
+    use tokio::sync::Semaphore;
+
+    use super::{ACKED_MAX, Board, Boards, Candidate, Counts, Seat};
+
+    fn at(ms: u64) -> Now {
+        Now { tick: Tick(ms), wall: UnixMillis(ms) }
+    }
+
+    fn queued(ms: u64) -> Place {
+        Place::Queued(at(ms).plus(Span::ZERO))
+    }
+
+    fn name() -> QueueName {
+        QueueName::parse("ns", "jobs").unwrap()
+    }
+
+    fn loaded(known: &[(u128, u64)]) -> (Boards, Arc<Board>) {
+        let boards = Boards::new(100);
+        let board = boards.get(&name(), at(0));
+        board.load(known.iter().map(|(id, ms)| (MessageId(*id), queued(*ms))), at(0));
+        (boards, board)
+    }
+
+    fn ids(candidates: &[Candidate]) -> Vec<u128> {
+        candidates.iter().map(|candidate| candidate.id.0).collect()
+    }
+
+    /// What was given, taken for good.
+    fn given(seat: &Seat, now: u64) -> Vec<u128> {
+        let given = seat.given(at(now)).unwrap_or_default();
+        let ids = ids(&given);
+        given.into_iter().for_each(|candidate| candidate.found(Place::InFlight, at(now)));
+        ids
+    }
+
+    #[test]
+    fn messages_come_in_the_order_in_which_they_became_visible() {
+        let (_boards, board) = loaded(&[(1, 30), (2, 10), (3, 10), (4, 99)]);
+        let taken = board.take(9, at(50));
+        assert_eq!(ids(&taken), [2, 3, 1]);
+        assert!(board.take(9, at(50)).is_empty(), "each is handed out once");
+        drop(taken);
+        assert_eq!(ids(&board.take(1, at(50))), [2], "back at its place");
+    }
+
+    #[test]
+    fn consumers_are_served_in_the_order_in_which_they_wait() {
+        let (boards, board) = loaded(&[]);
+        let first = boards.sit(&board, 1, at(0)).unwrap();
+        let second = boards.sit(&board, 1, at(0)).unwrap();
+        boards.follow(&name(), MessageId(1), queued(5), at(5));
+        assert!(board.take(1, at(5)).is_empty(), "nobody overtakes");
+        assert_eq!(given(&first, 5), [1]);
+        assert_eq!(given(&second, 5), []);
+        boards.follow(&name(), MessageId(2), queued(6), at(6));
+        assert_eq!(given(&second, 6), [2]);
+        drop((first, second));
+        assert_eq!(boards.waiting(), 0);
+    }
+
+    #[test]
+    fn what_was_given_to_one_who_left_goes_to_the_next() {
+        let (boards, board) = loaded(&[]);
+        let first = boards.sit(&board, 2, at(0)).unwrap();
+        let second = boards.sit(&board, 2, at(0)).unwrap();
+        boards.follow(&name(), MessageId(1), queued(1), at(1));
+        drop(first);
+        assert_eq!(given(&second, 1), [1]);
+    }
+
+    #[tokio::test]
+    async fn the_first_in_line_knows_when_to_look_again() {
+        let (boards, board) = loaded(&[(1, 50)]);
+        let first = boards.sit(&board, 1, at(0)).unwrap();
+        let second = boards.sit(&board, 1, at(0)).unwrap();
+        assert_eq!((first.next_due(), second.next_due()), (Some(Tick(50)), None));
+        boards.follow(&name(), MessageId(2), queued(20), at(1));
+        first.called().await;
+        assert_eq!(first.next_due(), Some(Tick(20)));
+        drop(first);
+        second.called().await;
+        assert_eq!(second.next_due(), Some(Tick(20)));
+        assert_eq!(given(&second, 20), [2]);
+    }
+
+    #[test]
+    fn what_happens_during_the_load_is_newer_than_what_it_finds() {
+        let boards = Boards::new(1);
+        let board = boards.get(&name(), at(0));
+        boards.follow(&name(), MessageId(1), Place::Gone, at(1));
+        boards.follow(&name(), MessageId(2), Place::InFlight, at(1));
+        boards.follow(&name(), MessageId(3), queued(1), at(1));
+        board.load([(MessageId(1), queued(0)), (MessageId(2), queued(0))], at(2));
+        let counts = Counts { ready: 1, in_flight: 1, ..Counts::default() };
+        assert_eq!(board.counts(at(2)), counts);
+    }
+
+    #[test]
+    fn messages_are_counted_where_they_stand() {
+        let (boards, board) = loaded(&[(1, 0), (2, 50)]);
+        boards.follow(&name(), MessageId(3), Place::InFlight, at(1));
+        boards.follow(&name(), MessageId(4), Place::Dead(UnixMillis(1)), at(1));
+        let counts = Counts { ready: 1, delayed: 1, in_flight: 1, dead: 1, ..Counts::default() };
+        assert_eq!(board.counts(at(10)), counts);
+        for id in 1..=4 {
+            boards.follow(&name(), MessageId(id), Place::Gone, at(1));
+        }
+        assert_eq!(board.counts(at(99)), Counts::default());
+    }
+
+    #[test]
+    fn a_message_that_comes_back_gives_back_its_permit_once() {
+        let (boards, board) = loaded(&[]);
+        let permits = Arc::new(Semaphore::new(0));
+        boards.follow(&name(), MessageId(1), Place::InFlight, at(1));
+        board.lend(MessageId(1), &permits);
+        boards.follow(&name(), MessageId(1), Place::InFlight, at(2));
+        assert_eq!(permits.available_permits(), 0, "an extension is no end");
+        boards.follow(&name(), MessageId(1), queued(3), at(3));
+        boards.follow(&name(), MessageId(1), Place::InFlight, at(4));
+        boards.follow(&name(), MessageId(1), Place::Gone, at(5));
+        assert_eq!(permits.available_permits(), 1);
+        board.lend(MessageId(1), &permits);
+        assert_eq!(permits.available_permits(), 2, "it was over before");
+    }
+
+    #[test]
+    fn a_candidate_whose_record_says_otherwise_is_not_offered_again() {
+        let (_boards, board) = loaded(&[(1, 0), (2, 0), (3, 0)]);
+        let mut taken = board.take(3, at(1)).into_iter();
+        taken.next().unwrap().found(Place::InFlight, at(1));
+        taken.next().unwrap().found(Place::Gone, at(1));
+        taken.next().unwrap().found(queued(40), at(1));
+        assert!(board.take(3, at(39)).is_empty());
+        assert_eq!(ids(&board.take(3, at(40))), [3]);
+    }
+
+    #[test]
+    fn lines_are_bounded_and_idle_queues_forgotten() {
+        let boards = Boards::new(1);
+        let board = boards.get(&name(), at(0));
+        board.load([], at(0));
+        let seat = boards.sit(&board, 1, at(0)).unwrap();
+        assert!(boards.sit(&board, 1, at(0)).is_err());
+        boards.forget_idle(at(9_000_000));
+        assert_eq!(boards.boards.lock().len(), 1, "somebody is there");
+        drop((seat, board));
+        boards.forget_idle(at(1));
+        assert_eq!(boards.boards.lock().len(), 1);
+        boards.forget_idle(at(9_000_000));
+        assert_eq!(boards.boards.lock().len(), 0);
+    }
+
+    #[test]
+    fn acknowledgements_are_remembered_for_a_while() {
+        let boards = Boards::new(1);
+        let lease = |number: usize| LeaseId::new(&number.to_string());
+        for number in 0..=ACKED_MAX {
+            boards.remember_acked(lease(number));
+        }
+        assert!(!boards.was_acked(&lease(0)));
+        assert!(boards.was_acked(&lease(1)));
+        assert!(boards.was_acked(&lease(ACKED_MAX)));
+    }
+}

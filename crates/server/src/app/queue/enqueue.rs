@@ -1,0 +1,267 @@
+//! Messages on their way in. A large payload streams into a blob before any record names it; then
+//! one commit puts the message into its queue, or into the transaction that enqueues it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use lockd_core::answer::{Stamp, StampReused};
+use lockd_core::fence::{Fence, FenceCondition};
+use lockd_core::ids::TxnId;
+use lockd_core::limits::INLINE_BYTES_MAX;
+use lockd_core::message::{self, Enqueue, EnqueueRefused, Enqueued};
+use lockd_core::queue::{MessageId, QueueName};
+use lockd_core::record::{Decided, Etag, KeyRecord};
+use lockd_core::time::{Span, UnixMillis};
+use lockd_store::{Expect, Name, Op, StoreError, Write, codec};
+use parking_lot::Mutex;
+
+use super::QueueRefused;
+use crate::app::document::{Bound, Expected, Incoming, Pieces, Upload};
+use crate::app::lease::keys_of;
+use crate::app::{App, Refused, TxnRefused};
+use crate::commit::{CommitError, NotJoined, Together};
+
+/// An answer is remembered under this prefix, a stretch of time, the queue and the stamp.
+pub(crate) const ANSWER_PREFIX: &str = "e/";
+/// Answers are kept for at least this long, and for at most twice as long.
+const ANSWERS_KEPT: Span = Span::secs(600);
+
+/// A message, as it came in.
+#[derive(Clone, Debug)]
+pub(crate) struct EnqueueAsk {
+    pub(crate) queue: QueueName,
+    pub(crate) content_type: Box<str>,
+    pub(crate) correlation: Box<str>,
+    pub(crate) attributes: Option<Box<str>>,
+    pub(crate) delay: Span,
+    pub(crate) visibility: Span,
+    pub(crate) ttl: Option<Span>,
+    pub(crate) max_attempts: u32,
+    pub(crate) txn: Option<TxnId>,
+    pub(crate) fences: Vec<FenceCondition>,
+    /// Without the payload.
+    pub(crate) stamp: Option<Stamp>,
+}
+
+/// The messages whose payloads are coming in now. Their blobs belong to nobody yet.
+#[derive(Debug, Default)]
+pub(crate) struct Arriving(Mutex<HashSet<MessageId>>);
+
+impl Arriving {
+    pub(super) fn has(&self, id: MessageId) -> bool {
+        self.0.lock().contains(&id)
+    }
+}
+
+struct Arrival {
+    app: Arc<App>,
+    id: MessageId,
+}
+
+impl Arrival {
+    fn new(app: &Arc<App>, id: MessageId) -> Self {
+        app.arriving.0.lock().insert(id);
+        Self { app: Arc::clone(app), id }
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        self.app.arriving.0.lock().remove(&self.id);
+    }
+}
+
+enum NotEnqueued {
+    Refused(Refused),
+    /// The same request was answered before, or is being answered.
+    Answered,
+}
+
+impl App {
+    /// Takes in a message. Once it is answered it is in the queue, whatever happens.
+    pub(crate) async fn enqueue(
+        self: &Arc<Self>,
+        ask: EnqueueAsk,
+        body: &mut Pieces,
+    ) -> Result<Enqueued, Refused> {
+        let id = self.ids.message_id(self.clock().now().wall);
+        let arrival = Arrival::new(self, id);
+        let key = ask.queue.message_key(id);
+        let inline_max = INLINE_BYTES_MAX;
+        let upload = Upload { app: self, key: &key, token: Fence(0), inline_max };
+        let bound = self.limits.payload_max.map(|max| {
+            let too_large = |max| QueueRefused::TooLarge { max }.into();
+            Bound { max, too_large }
+        });
+        let incoming = upload.take_raw(body, &Expected::default(), bound, None).await?;
+        let app = Arc::clone(self);
+        self.tasks
+            .complete(async move {
+                let _arrival = arrival;
+                let outcome = app.put_in_queue(&ask, id, incoming).await;
+                app.counted(outcome)
+            })
+            .await
+    }
+
+    async fn put_in_queue(
+        self: &Arc<Self>,
+        ask: &EnqueueAsk,
+        id: MessageId,
+        incoming: Incoming,
+    ) -> Result<Enqueued, Refused> {
+        let Some(stamp) = ask.stamp else {
+            return match self.put_message(ask, id, incoming, None).await {
+                Ok(enqueued) => Ok(enqueued),
+                Err(NotEnqueued::Refused(refused)) => Err(refused),
+                Err(NotEnqueued::Answered) => Err(Refused::Contended),
+            };
+        };
+        let request = stamp.request ^ payload_part(&incoming.state.etag);
+        let stamp = Stamp { request, ..stamp };
+        // Two at once under one stamp: the second finds the answer of the first.
+        let _turn = self.records.stamp_turn(stamp.id).await;
+        if let Some(known) = self.answered(&ask.queue, stamp).await? {
+            return Ok(known);
+        }
+        match self.put_message(ask, id, incoming, Some(stamp)).await {
+            Ok(enqueued) => Ok(enqueued),
+            Err(NotEnqueued::Refused(refused)) => Err(refused),
+            Err(NotEnqueued::Answered) => {
+                self.answered(&ask.queue, stamp).await?.ok_or(Refused::Contended)
+            }
+        }
+    }
+
+    async fn put_message(
+        self: &Arc<Self>,
+        ask: &EnqueueAsk,
+        id: MessageId,
+        incoming: Incoming,
+        stamp: Option<Stamp>,
+    ) -> Result<Enqueued, NotEnqueued> {
+        let now = self.clock().now();
+        let command = Enqueue {
+            payload: incoming.state.clone(),
+            content_type: ask.content_type.clone(),
+            correlation: ask.correlation.clone(),
+            attributes: ask.attributes.clone(),
+            delay: ask.delay,
+            visibility: ask.visibility,
+            ttl: ask.ttl,
+            max_attempts: ask.max_attempts,
+            txn: ask.txn,
+            fences: ask.fences.clone(),
+        };
+        let enqueued = Enqueued {
+            request: stamp.map_or(0, |stamp| stamp.request),
+            id,
+            visible_at: now.wall.plus(ask.delay),
+            visibility: ask.visibility,
+            max_attempts: ask.max_attempts,
+            bytes: incoming.state.bytes,
+        };
+        let extra = stamp.map(|stamp| Op {
+            name: answer_name(now.wall, &ask.queue, stamp),
+            expect: Expect::Absent,
+            write: Write::Put(codec::encode_enqueued(&enqueued)),
+        });
+        let keys = [ask.queue.message_key(id)];
+        let fences = keys_of(&ask.fences);
+        let together = Together {
+            keys: &keys,
+            join: ask.txn.map(|txn| (txn, self.limits.default_ttl)),
+            fences: &fences,
+            extra: extra.into_iter().collect(),
+            fresh: true,
+        };
+        let outcome = self.records.commit_together(together, |records, facts, now| {
+            let absent = KeyRecord::default();
+            let record = records.first().unwrap_or(&absent);
+            let Decided { record, effects, .. } = message::enqueue(record, &command, facts, now)?;
+            Ok(((), vec![Some(Decided { record, answer: (), effects })]))
+        });
+        match outcome.await {
+            Ok(()) => {
+                incoming.settled();
+                self.metrics().messages.enqueued.inc();
+                Ok(enqueued)
+            }
+            Err(error) => {
+                // A write of unknown outcome may have named the blob: then the collector decides.
+                if matches!(error, CommitError::Store(StoreError::Unknown(_))) {
+                    incoming.settled();
+                }
+                Err(not_enqueued(error, stamp.is_some()))
+            }
+        }
+    }
+
+    /// The answer to the same request, if it was made before.
+    async fn answered(&self, queue: &QueueName, stamp: Stamp) -> Result<Option<Enqueued>, Refused> {
+        let now = self.clock().now().wall;
+        let before = UnixMillis(now.0.saturating_sub(ANSWERS_KEPT.0));
+        for at in [now, before] {
+            let name = answer_name(at, queue, stamp);
+            let Some(stored) = self.records.store().load(&name).await? else { continue };
+            let known = codec::decode_enqueued(&stored.bytes)
+                .map_err(|error| StoreError::Damaged(format!("answer {name}: {error}")))?;
+            if known.request != stamp.request {
+                return Err(StampReused.into());
+            }
+            return Ok(Some(known));
+        }
+        Ok(None)
+    }
+
+    /// Forgets answers that nobody will ask for again; how many.
+    pub(super) async fn forget_answers(&self) -> Result<usize, StoreError> {
+        let oldest = stretch(self.clock().now().wall).saturating_sub(1);
+        let mut forgotten = 0;
+        loop {
+            let page = self.records.store().scan(ANSWER_PREFIX, None, 1_000).await?;
+            let mut ops = Vec::new();
+            for (name, stored) in page {
+                let number = name.strip_prefix(ANSWER_PREFIX).and_then(|rest| rest.split_once('/'));
+                let number = number.and_then(|(number, _)| number.parse::<u64>().ok());
+                if number.is_some_and(|number| number < oldest) {
+                    let expect = Expect::Revision(stored.revision);
+                    ops.push(Op { name, expect, write: Write::Delete });
+                }
+            }
+            if ops.is_empty() || self.tasks.is_stopping() {
+                return Ok(forgotten);
+            }
+            forgotten += ops.len();
+            self.records.commit_plain(ops).await?;
+        }
+    }
+}
+
+fn not_enqueued(error: CommitError<NotJoined<EnqueueRefused>>, stamped: bool) -> NotEnqueued {
+    NotEnqueued::Refused(match error {
+        CommitError::Refused(NotJoined::Refused(EnqueueRefused::Fence(fence))) => fence.into(),
+        CommitError::Refused(NotJoined::Refused(EnqueueRefused::Taken)) => Refused::Contended,
+        CommitError::Refused(NotJoined::Txn(refused)) => refused.into(),
+        CommitError::Refused(NotJoined::Over) => {
+            TxnRefused::Conflict("the lease that began this transaction is over").into()
+        }
+        CommitError::Store(error) => error.into(),
+        CommitError::Contended if stamped => return NotEnqueued::Answered,
+        CommitError::Contended => Refused::Contended,
+    })
+}
+
+/// The payload is part of what was asked for.
+fn payload_part(etag: &Etag) -> u128 {
+    let [part @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = etag.0;
+    u128::from_le_bytes(part)
+}
+
+fn stretch(at: UnixMillis) -> u64 {
+    at.0 / ANSWERS_KEPT.0
+}
+
+fn answer_name(at: UnixMillis, queue: &QueueName, stamp: Stamp) -> Name {
+    format!("{ANSWER_PREFIX}{:012}/{queue}/{:032x}", stretch(at), stamp.id).into()
+}

@@ -1,0 +1,311 @@
+//! A queue whose server is killed in the middle of everything: many producers, and consumers that
+//! crash, stall beyond their time, give back and extend at random. Every message is acknowledged
+//! or dead in the end, none is lost, none is delivered after its acknowledgement was answered, and
+//! a message dies with exactly as many failures as it was allowed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use lockd_tests::dice::rounds;
+use lockd_tests::http::Client;
+use lockd_tests::queue::{Enqueue, Message, dequeue, messages, stats};
+use lockd_tests::{Dice, Place, Request, Server, within};
+use lockd_wire::path;
+use serde_json::{Value, json};
+
+const PRODUCERS: usize = 16;
+const CONSUMERS: usize = 32;
+const MAX_ATTEMPTS: u64 = 3;
+/// Short, so that what a consumer has left behind comes back soon.
+const VISIBILITY_MS: u64 = 300;
+/// One in so many messages makes all its consumers fail.
+const POISON: usize = 100;
+
+/// What is known about one message.
+#[derive(Debug, Default)]
+struct Story {
+    /// Each delivery that somebody got, with the failures before it. Whoever got it may tell
+    /// later than the next one.
+    deliveries: BTreeMap<u64, u64>,
+    /// When somebody was told that it is acknowledged.
+    acked: Option<Instant>,
+    /// Somebody asked for it and was told nothing.
+    perhaps_acked: bool,
+    /// When somebody was told that it is dead.
+    died: Option<Instant>,
+}
+
+struct Storm {
+    /// Still to be enqueued.
+    waiting: Mutex<VecDeque<usize>>,
+    stories: Mutex<BTreeMap<usize, Story>>,
+    acked: AtomicUsize,
+    settled: AtomicUsize,
+}
+
+#[test]
+fn every_message_is_acknowledged_or_dead_in_the_end() {
+    let mut dice = Dice::announced("storm");
+    let kills = rounds(5);
+    let total = kills * if kills > 5 { 5_000 } else { 2_000 };
+    let storm = Storm {
+        waiting: Mutex::new((0..total).collect()),
+        stories: Mutex::default(),
+        acked: AtomicUsize::new(0),
+        settled: AtomicUsize::new(0),
+    };
+    let mut server = Server::usual();
+    for round in 0..=kills {
+        let last = round == kills;
+        let place = server.place.clone();
+        let over = &AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..PRODUCERS {
+                scope.spawn(|| produce(&place, &storm));
+            }
+            for _ in 0..CONSUMERS {
+                let (dice, place, storm) = (dice.fork(), &place, &storm);
+                scope.spawn(move || consume(place, dice, storm, over));
+            }
+            let _home = SentHome(over);
+            let enough = total * (round + 1) / (kills + 1);
+            let done = || storm.settled.load(Ordering::Relaxed) >= enough;
+            if last {
+                within(Duration::from_secs(120), "everything is settled", || is_drained(&place));
+            } else {
+                within(Duration::from_secs(120), "enough messages", done);
+                server.kill();
+            }
+        });
+        if !last {
+            server.start_again();
+        }
+        println!("round {round}: {} acknowledged", storm.acked.load(Ordering::Relaxed));
+    }
+    judge(&server, &storm, total);
+}
+
+/// Everybody stops when it goes.
+struct SentHome<'a>(&'a AtomicUsize);
+
+impl Drop for SentHome<'_> {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+}
+
+fn is_drained(place: &Place) -> bool {
+    let stats = Client::new(place).call(&stats("storm")).ok().json();
+    ["ready", "delayed", "in_flight"].iter().all(|name| stats[name] == 0)
+}
+
+/// Enqueues until there is nothing left or the server is gone. What was not answered is enqueued
+/// again, under the same idempotency key.
+fn produce(place: &Place, storm: &Storm) {
+    let mut client = Client::new(place);
+    loop {
+        let Some(number) = storm.waiting.lock().expect("a list").pop_front() else { return };
+        let ask = Enqueue::new("storm", number.to_string())
+            .field("max_attempts", MAX_ATTEMPTS)
+            .repeatable(&format!("storm-{number}"));
+        match client.try_call(&ask.request()) {
+            Ok(reply) if reply.status == 200 => {}
+            Ok(reply) if reply.status == 503 => {
+                storm.waiting.lock().expect("a list").push_back(number);
+            }
+            Ok(reply) => panic!("{}", reply.text()),
+            Err(_) => {
+                storm.waiting.lock().expect("a list").push_back(number);
+                return;
+            }
+        }
+    }
+}
+
+fn consume(place: &Place, mut dice: Dice, storm: &Storm, over: &AtomicUsize) {
+    let mut client = Client::new(place);
+    while over.load(Ordering::Relaxed) == 0 {
+        let many = if dice.one_in(4) { 8 } else { 1 };
+        let ask = json!({
+            "wait_seconds": 1, "page_size": many, "visibility_timeout_ms": VISIBILITY_MS,
+        });
+        let sent = Instant::now();
+        let Ok(reply) = client.try_call(&dequeue("storm", &ask)) else { return };
+        match reply.status {
+            200 => {}
+            409 | 503 => continue,
+            _ => panic!("{}", reply.text()),
+        }
+        let taken = messages(&reply).into_iter();
+        let taken: Vec<_> = taken.map(|one| (storm.delivered(&one, sent), one)).collect();
+        for (number, message) in taken {
+            if work(&mut client, &mut dice, storm, number, message).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What a consumer does with one message. An error: the server is gone.
+fn work(
+    client: &mut Client,
+    dice: &mut Dice,
+    storm: &Storm,
+    number: usize,
+    mut message: Message,
+) -> io::Result<()> {
+    let poison = number.is_multiple_of(POISON);
+    match dice.below(100) {
+        // Crashes: nothing is heard of it again.
+        0..3 => return Ok(()),
+        // Stalls: its word comes too late, unless its time was not over after all.
+        3 => std::thread::sleep(Duration::from_millis(VISIBILITY_MS + 50)),
+        4..8 => {
+            let reply =
+                client.try_call(&message.extend(&json!({"extend_by_ms": 2 * VISIBILITY_MS})))?;
+            if reply.status != 200 {
+                return storm.refused_or(&reply, |_| ());
+            }
+            message.meta["meta_etag"] = reply.json()["meta_etag"].clone();
+        }
+        8..14 => {
+            let reply = client.try_call(&message.nack(&json!({"intent": "defer"})))?;
+            return storm.refused_or(&reply, |_| ());
+        }
+        14..18 => return give_back(client, dice, storm, number, &message),
+        _ => {}
+    }
+    if poison {
+        return give_back(client, dice, storm, number, &message);
+    }
+    let reply = match client.try_call(&message.ack()) {
+        Ok(reply) => reply,
+        Err(error) => {
+            storm.story(number, |story| story.perhaps_acked = true);
+            return Err(error);
+        }
+    };
+    storm.refused_or(&reply, |_| {
+        storm.story(number, |story| {
+            if story.acked.is_none() {
+                storm.settled.fetch_add(1, Ordering::Relaxed);
+                storm.acked.fetch_add(1, Ordering::Relaxed);
+                story.acked = Some(Instant::now());
+            }
+        });
+    })
+}
+
+fn give_back(
+    client: &mut Client,
+    dice: &mut Dice,
+    storm: &Storm,
+    number: usize,
+    message: &Message,
+) -> io::Result<()> {
+    let nack = json!({"delay_ms": dice.below(50), "last_error": "poison"});
+    let reply = client.try_call(&message.nack(&nack))?;
+    storm.refused_or(&reply, |reply| {
+        let failures = message.number("failure_attempts") + 1;
+        let dead = reply["dead"] == true;
+        assert_eq!(dead, failures == MAX_ATTEMPTS, "message {number} after {failures} failures");
+        storm.story(number, |story| {
+            if dead {
+                story.died = Some(Instant::now());
+            }
+        });
+        if dead {
+            storm.settled.fetch_add(1, Ordering::Relaxed);
+        }
+    })
+}
+
+impl Storm {
+    fn story(&self, number: usize, change: impl FnOnce(&mut Story)) {
+        change(self.stories.lock().expect("stories").entry(number).or_default());
+    }
+
+    /// Notes a delivery that was asked for at that moment, and checks that it may be.
+    fn delivered(&self, message: &Message, sent: Instant) -> usize {
+        let number: usize = String::from_utf8_lossy(&message.payload).parse().expect("a number");
+        let (attempts, failures) = (message.number("attempts"), message.number("failure_attempts"));
+        assert!(failures < attempts && failures < MAX_ATTEMPTS, "{:?}", message.meta);
+        self.story(number, |story| {
+            let again = story.deliveries.insert(attempts, failures);
+            assert!(again.is_none(), "message {number}: attempt {attempts} twice");
+            assert!(story.deliveries.values().is_sorted(), "message {number}: {story:?}");
+            for over in story.acked.iter().chain(&story.died) {
+                assert!(sent < *over, "message {number} was delivered after it was over");
+            }
+        });
+        number
+    }
+
+    /// Only a consumer that was too late is refused, or told that it is gone.
+    fn refused_or(
+        &self,
+        reply: &lockd_tests::Reply,
+        accepted: impl FnOnce(&Value),
+    ) -> io::Result<()> {
+        match (reply.status, reply.code().as_str()) {
+            (200, _) => accepted(&reply.json()),
+            (409, "queue_message_lease_mismatch" | "cas_mismatch")
+            | (404, "not_found")
+            | (503, _) => {}
+            _ => panic!("{}", reply.text()),
+        }
+        Ok(())
+    }
+}
+
+fn judge(server: &Server, storm: &Storm, total: usize) {
+    let mut client = server.client();
+    let mut dead = BTreeMap::new();
+    let mut cursor = Value::Null;
+    loop {
+        let mut ask = json!({"queue": "storm", "limit": 1_000});
+        if !cursor.is_null() {
+            ask["cursor"] = cursor;
+        }
+        let page = client.call(&Request::post(path::QUEUE_DLQ).json(&ask)).ok().json();
+        for message in page["messages"].as_array().expect("a list") {
+            let payload = Request::get(path::QUEUE_PAYLOAD).query("queue", "storm");
+            let payload =
+                payload.query("message_id", message["message_id"].as_str().expect("an id"));
+            let number: usize = client.call(&payload).ok().text().parse().expect("a number");
+            assert!(
+                dead.insert(number, message.clone()).is_none(),
+                "message {number} is there twice"
+            );
+        }
+        cursor = page["next_cursor"].clone();
+        if cursor.is_null() {
+            break;
+        }
+    }
+    let stats = client.call(&stats("storm")).ok().json();
+    assert_eq!(stats["dead"], dead.len(), "{stats}");
+    let stories = storm.stories.lock().expect("stories");
+    assert_eq!(stories.len(), total, "every message was delivered to somebody");
+    for (number, story) in stories.iter() {
+        match dead.get(number) {
+            Some(message) => {
+                assert!(story.acked.is_none(), "message {number} was acknowledged and is dead");
+                assert_eq!(message["failure_attempts"], MAX_ATTEMPTS, "message {number}");
+                let told = story.deliveries.keys().max().copied().unwrap_or(0);
+                assert!(message["attempts"].as_u64() >= Some(told.max(MAX_ATTEMPTS)));
+            }
+            None => {
+                assert!(story.died.is_none(), "message {number} died and is not among the dead");
+                let gone = story.acked.is_some() || story.perhaps_acked;
+                assert!(gone, "message {number} is lost: {story:?}");
+            }
+        }
+    }
+    let poison = dead.keys().filter(|number| number.is_multiple_of(POISON)).count();
+    assert_eq!(poison, total.div_ceil(POISON), "all poison is dead");
+    println!("{} acknowledged, {} dead", storm.acked.load(Ordering::Relaxed), dead.len());
+}

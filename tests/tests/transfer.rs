@@ -130,6 +130,23 @@ fn a_key_takes_part_from_its_grant_on() {
 }
 
 #[test]
+fn a_lease_alone_has_no_record_until_a_second_key_joins() {
+    for kind in KINDS {
+        let world = with_accounts(kind);
+        let server = world.server();
+        let first = server.acquire(&ask("bank", None));
+        server.done(&first.update(document(90)));
+        assert_eq!(server.look(&Request::get(path::TXNS))["txns"], json!([]), "{kind:?}");
+        let second = server.acquire(&ask("vault", Some(&first.txn)));
+        let txns = server.look(&Request::get(path::TXNS));
+        assert_eq!(txns["txns"][0]["txn_id"], first.txn, "{kind:?}");
+        // The second has nothing staged, and decides for both.
+        server.done(&second.release());
+        assert_eq!(balances(&server), (90, 100), "{kind:?}");
+    }
+}
+
+#[test]
 fn the_first_of_two_leases_of_different_length_rolls_all_back() {
     for kind in KINDS {
         let world = with_accounts(kind);

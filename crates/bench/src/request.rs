@@ -229,6 +229,12 @@ impl Requests {
         self.finish_json()
     }
 
+    pub(crate) fn stats(&mut self, queue: &str) -> &[u8] {
+        self.start("/v1/queue/stats", 0);
+        put(&mut self.body, format_args!("{{\"queue\":\"{queue}\"}}"));
+        self.finish_json()
+    }
+
     pub(crate) fn ack(&mut self, queue: &str, messages: &[Delivered]) -> &[u8] {
         self.start("/v1/queue/ack", 0);
         if let [message] = messages {

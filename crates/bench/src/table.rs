@@ -21,6 +21,7 @@ impl Unit {
             Self::Seconds if value < 1.0 => format!("{:.2} ms", value * 1e3),
             Self::Seconds => format!("{value:.2} s"),
             Self::MegabytesPerSecond => format!("{value:.0} MB/s"),
+            Self::Bytes if value < 1e3 => format!("{value:.0} B"),
             Self::Bytes if value < 1e6 => format!("{:.1} KiB", value / 1024.0),
             Self::Bytes => format!("{:.1} MB", value / 1e6),
         }

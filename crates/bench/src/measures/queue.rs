@@ -2,7 +2,9 @@
 //! acknowledged durably. Beside the floor, of whose requests each message needs three; many at a
 //! time beside one at a time; and with many queues full of messages beside none.
 
-use anyhow::{Context as _, Result};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
 use tokio::task::JoinSet;
 
 use crate::child::Server;
@@ -10,6 +12,7 @@ use crate::client::{Answer, Connection};
 use crate::driver::{AnswerBytes, Consume, Produce, Script};
 use crate::latency::Kind;
 use crate::measures::{Bench, REST_MAX, cycle};
+use crate::process;
 use crate::request::Requests;
 use crate::table::{Found, Row, Target, Unit};
 
@@ -21,6 +24,8 @@ const MANY: usize = 32;
 const REQUESTS: f64 = 3.0;
 const FILLERS: u64 = 32;
 const FILL_BYTES: usize = 64;
+/// Long enough for every pass that a server makes beside requests at most once a minute.
+const IDLE: Duration = Duration::from_secs(40);
 
 pub(super) async fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let pair = bench.start_pair().await?;
@@ -50,26 +55,66 @@ pub(super) async fn measure(bench: &Bench) -> Result<Vec<Row>> {
             Target::RatioAtLeast(2.0),
         ),
     ];
-    rows.push(beside_many(bench, &empty).await?);
+    rows.extend(beside_many(bench, empty).await?);
     Ok(rows)
 }
 
-/// Messages through one queue while many others are full of them.
-async fn beside_many(bench: &Bench, empty: &Server) -> Result<Row> {
-    let full = bench.start_lockd().await?;
+/// Messages through one queue while many others are full of them; what those cost when nobody asks
+/// for them, and when everybody does.
+async fn beside_many(bench: &Bench, empty: Server) -> Result<Vec<Row>> {
+    let mut full = bench.start_lockd().await?;
     let (queues, each) = bench.plan.waiting_messages;
     fill(bench, &full, queues, each).await?;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for round in 0..bench.plan.rounds {
-        alone.push(messages(bench, empty, round, 1).await?);
+        alone.push(messages(bench, &empty, round, 1).await?);
         beside.push(messages(bench, &full, round, 1).await?);
     }
-    Ok(Row::new(
-        format!("queue, beside {queues} queues with {} messages, by none", queues * each),
+    drop(empty);
+    let total = queues * each;
+    let name = format!("{total} messages in {queues} queues");
+    let mut rows = vec![Row::new(
+        format!("queue, beside {name}, by none"),
         Unit::PerSecond,
         Found::beside(&beside, &alone).context("no rounds")?,
         Target::RatioAtLeast(0.75),
-    ))
+    )];
+    full.settle(REST_MAX).await?;
+    let before = process::processor_time(full.pid())?;
+    tokio::time::sleep(IDLE).await;
+    let idle = (process::processor_time(full.pid())? - before).as_secs_f64();
+    rows.push(Row::new(
+        format!("{name}: processor time while idle for {} s", IDLE.as_secs()),
+        Unit::Seconds,
+        Found::alone(&[idle]).context("no rounds")?,
+        Target::Under(0.1),
+    ));
+    full = full.kill_and_restart(&bench.lockd).await?;
+    full.settle(REST_MAX).await?;
+    let (memory, start) = (full.memory()?, Instant::now());
+    let mut connection = Connection::open(full.place()).await?;
+    let mut requests = Requests::default();
+    for queue in 0..queues {
+        let request = requests.stats(&format!("full-{queue}"));
+        let answer = connection.call(request).await.and_then(Answer::ok).context("stats")?;
+        let text = String::from_utf8_lossy(answer.body);
+        ensure!(text.contains(&format!("\"ready\":{each},")), "messages are missing: {text}");
+    }
+    let took = start.elapsed().as_secs_f64();
+    let grown = full.memory()?.saturating_sub(memory) as f64 / total as f64;
+    rows.push(Row::new(
+        format!("{name}: asking for each queue once after a restart"),
+        Unit::Seconds,
+        Found::alone(&[took]).context("no rounds")?,
+        Target::None,
+    ));
+    rows.push(Row::new(
+        format!("{name}: memory for each message of a queue in use"),
+        Unit::Bytes,
+        Found::alone(&[grown]).context("no rounds")?,
+        Target::None,
+    ));
+    Ok(rows)
 }
 
 /// Messages that went all the way, in a second.

@@ -557,6 +557,26 @@ fn in_a_transaction_message_and_state_share_its_fate() {
 }
 
 #[test]
+fn the_state_of_a_message_that_somebody_else_acknowledged_does_not_stay() {
+    for kind in KINDS {
+        let world = World::new(kind);
+        let server = world.server();
+        put(&server, "jobs", "x");
+        let (message, state) = with_state(&server, &json!({"visibility_timeout_seconds": 5}));
+        server.done(&state.update("1"));
+        // A key joins the message in a transaction that knows nothing of the state.
+        let held = server.acquire(&Ask::new("k", "o").field("txn_id", message.text("txn_id")));
+        server.done(&held.release());
+        assert_eq!(counts(&server, "jobs"), [0; 4], "{kind:?}: acknowledged");
+        world.clock.advance(Span::secs(5));
+        eventually("it goes", || {
+            let keys = server.look(&Request::get(path::KEYS));
+            keys["keys"].as_array().is_some_and(|keys| keys.len() == 1 && keys[0]["key"] == "k")
+        });
+    }
+}
+
+#[test]
 fn fence_conditions_guard_enqueue_and_ack() {
     let server = Inside::default();
     let leader = server.acquire(&Ask::new("leader", "o"));

@@ -408,7 +408,10 @@ impl App {
             Err(InTxn(txn)) => Err(Some(txn)),
         };
         match self.records.commit(key, &[], decide).await {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.drop_if_left_alone(key).await?;
+                Ok(true)
+            }
             Err(CommitError::Refused(None)) => Ok(false),
             Err(CommitError::Refused(Some(txn))) => {
                 self.resolve(key, txn).await?;

@@ -17,6 +17,8 @@ use tokio::sync::{Notify, OnceCell, Semaphore};
 
 /// A queue that nobody has asked for is forgotten after this.
 const IDLE: Span = Span::secs(600);
+/// Beyond so many, those that nobody uses just now are forgotten at once: they can be read again.
+const BOARDS_MAX: usize = 64 * 1024;
 /// How many acknowledgements are remembered, so that a repeated one gets its answer.
 const ACKED_MAX: usize = 16 * 1024;
 
@@ -134,6 +136,9 @@ impl Boards {
         let board = match boards.get(queue) {
             Some(board) => Arc::clone(board),
             None => {
+                if boards.len() >= BOARDS_MAX {
+                    boards.retain(|_, board| Arc::strong_count(board) > 1);
+                }
                 let board = Arc::new(Board {
                     name: queue.clone(),
                     loaded: OnceCell::new(),
@@ -507,7 +512,7 @@ mod tests {
     use lockd_core::time::{Now, Span, Tick, UnixMillis};
     use tokio::sync::Semaphore;
 
-    use super::{ACKED_MAX, Board, Boards, Candidate, Counts, Seat};
+    use super::{ACKED_MAX, BOARDS_MAX, Board, Boards, Candidate, Counts, Seat};
 
     fn at(ms: u64) -> Now {
         Now { tick: Tick(ms), wall: UnixMillis(ms) }
@@ -656,6 +661,17 @@ mod tests {
         assert_eq!(boards.boards.lock().len(), 1);
         boards.forget_idle(at(9_000_000));
         assert_eq!(boards.boards.lock().len(), 0);
+    }
+
+    #[test]
+    fn asking_for_ever_new_queues_does_not_fill_the_memory() {
+        let boards = Boards::new(1);
+        let used = boards.get(&name(), at(0));
+        for number in 0..BOARDS_MAX + 10 {
+            boards.get(&QueueName::parse("ns", &number.to_string()).unwrap(), at(0));
+        }
+        assert!(boards.boards.lock().len() < 20);
+        assert!(Arc::ptr_eq(&boards.get(&name(), at(0)), &used));
     }
 
     #[test]

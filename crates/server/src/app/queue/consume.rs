@@ -25,6 +25,9 @@ use crate::app::{App, Refused, TxnRefused};
 use crate::commit::{CommitError, NotJoined, Together, Verdict};
 use crate::tasks::Complete;
 
+/// Messages that are taken for a subscriber at once: they are in memory until it has read them.
+const AT_ONCE_MAX: usize = 32;
+
 /// A wish for messages, as it came in.
 #[derive(Clone, Debug)]
 pub(crate) struct TakeAsk {
@@ -401,7 +404,7 @@ impl Subscription {
             self.app.refuse_draining()?;
             return Err(Refused::Contended);
         };
-        let more = self.credit.available_permits();
+        let more = self.credit.available_permits().min(AT_ONCE_MAX - 1);
         if let Some(more) =
             u32::try_from(more).ok().and_then(|more| self.credit.try_acquire_many(more).ok())
         {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use lockd_core::message::{self, Place};
 use lockd_core::queue::{MessageId, QueueName};
-use lockd_core::record::KeyRecord;
+use lockd_core::record::{Content, KeyRecord};
 use lockd_core::time::{Span, UnixMillis};
 use lockd_store::StoreError;
 
@@ -78,7 +79,12 @@ impl App {
         let mut views = Vec::with_capacity(page.len());
         for (_, id) in page {
             // What went away meanwhile is not shown.
-            views.extend(self.message(queue, id).await?);
+            let Some(mut view) = self.message(queue, id).await? else { continue };
+            if let Some(payload) = &mut view.record.state {
+                // A page of payloads would be large, and nobody sees them here.
+                payload.content = Content::Inline(Bytes::new());
+            }
+            views.push(view);
         }
         Ok((views, next))
     }

@@ -148,6 +148,24 @@ impl App {
         })
     }
 
+    /// Removes the state of a message that is gone: a transaction that did not know of it has
+    /// acknowledged the message, or a store that writes step by step was stopped between the two.
+    pub(crate) async fn drop_if_left_alone(self: &Arc<Self>, key: &KeyName) -> Result<(), Refused> {
+        let Some((queue, id, Role::State)) = QueueName::of(key) else { return Ok(()) };
+        let keys = [queue.message_key(id), key.clone()];
+        let together = Together { keys: &keys, ..Together::default() };
+        let outcome = self.records.commit_together(together, |records, _, _| {
+            let [message, state] = records else { return Ok(((), Vec::new())) };
+            let left = !message.stored && state.lease.is_none();
+            let dropped = if left { message::drop_state(state) } else { None };
+            Ok::<_, ()>(((), vec![None, dropped]))
+        });
+        outcome.await.map_err(|error| match error {
+            CommitError::Store(error) => Refused::Store(error),
+            CommitError::Refused(_) | CommitError::Contended => Refused::Contended,
+        })
+    }
+
     /// One pass over what is due: messages that have lived too long, answers that nobody will ask
     /// for, marks of collectors, queues that nobody uses. How many messages were removed.
     pub(crate) async fn tidy_queues(self: &Arc<Self>) -> Result<usize, Refused> {

@@ -602,6 +602,59 @@ fn fence_conditions_guard_enqueue_and_ack() {
 }
 
 #[test]
+fn a_clock_that_was_set_back_hides_nothing() {
+    for kind in KINDS {
+        let world = World::new(kind);
+        let server = world.server();
+        put(&server, "jobs", "x");
+        put_as(&server, &Enqueue::new("jobs", "y").field("delay_seconds", 10));
+        drop(server);
+        let now = lockd_core::time::UnixMillis(1_900_000_000_000 - 3_600_000);
+        world.clock.set_wall(now);
+        let server = world.server();
+        assert_eq!(counts(&server, "jobs"), [1, 1, 0, 0], "{kind:?}");
+        world.clock.advance(Span::secs(10));
+        assert_eq!(counts(&server, "jobs"), [2, 0, 0, 0], "{kind:?}");
+    }
+}
+
+#[test]
+fn the_state_of_a_message_joins_no_transaction_of_its_own() {
+    let world = World::new(Kind::Memory);
+    let server = world.server();
+    put(&server, "jobs", "x");
+    let (message, state) = with_state(&server, &json!({}));
+    let join = Ask::new("k", "o").field("txn_id", state.txn.as_str());
+    server.call(&join.request()).refused(409, "txn_conflict");
+    server.done(&state.update("1"));
+    // Let go of early: what was staged is published, and the message can still be settled.
+    server.done(&state.release());
+    server.done(&message.ack());
+    eventually("the state goes", || server.look(&Request::get(path::KEYS))["keys"] == json!([]));
+}
+
+#[test]
+fn a_message_whose_payload_is_lost_dies_and_lets_the_others_pass() {
+    let world = World::new(Kind::Memory);
+    let server = world.server();
+    put_as(&server, &Enqueue::new("jobs", vec![7; 100_000]).field("max_attempts", 2));
+    put(&server, "jobs", "next");
+    let blobs = server.runtime.block_on(world.store.list_blobs(None, 10)).expect("a list");
+    server.runtime.block_on(world.store.delete_blob(&blobs[0])).expect("deleted");
+    let message = get(&server, "jobs");
+    assert_eq!(message.payload, b"next");
+    server.done(&message.ack());
+    for failures in 1..=2 {
+        eventually("it has failed", || counts(&server, "jobs")[2] == 0);
+        world.clock.advance(Span::secs(1));
+        if failures == 1 {
+            assert!(is_empty(&server, "jobs"));
+        }
+    }
+    eventually("it is dead", || counts(&server, "jobs") == [0, 0, 0, 1]);
+}
+
+#[test]
 fn a_message_that_nobody_takes_in_time_is_removed() {
     for kind in KINDS {
         let world = World::new(kind);
@@ -675,10 +728,19 @@ fn keys_of_a_queue_are_left_to_it() {
     }
     let read = Request::post(path::GET).query("key", &format!("q/jobs/msg/{id}"));
     server.call(&read.query("public", "1")).refused(400, "invalid_key");
+    let several = json!({"keys": [format!("default/q/jobs/msg/{id}")], "full_names": true});
+    server.call(&Request::post(path::READ).json(&several)).refused(400, "invalid_key");
     let keys = server.look(&Request::get(path::KEYS));
     assert_eq!(keys["keys"], json!([]), "messages are no keys");
     // An operator sees who has a message, and can take it away; that is no failure.
     let message = get(&server, "jobs");
+    for path in [path::RELEASE, path::KEEPALIVE] {
+        let by_lease = Request::post(path).json(&json!({"lease_id": message.text("lease_id")}));
+        server.call(&by_lease).refused(400, "invalid_key");
+    }
+    let update =
+        Request::post(path::UPDATE_STATE).header(header::LEASE_ID, message.text("lease_id"));
+    server.call(&update.body("1")).refused(400, "invalid_key");
     let leases = server.look(&Request::get(path::LEASES));
     assert_eq!(leases["leases"][0]["key"], format!("q/jobs/msg/{id}"));
     let revoke = json!({"key": format!("q/jobs/msg/{id}"), "reason": "stuck"});

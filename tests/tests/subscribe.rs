@@ -254,6 +254,27 @@ fn too_large_a_payload_and_too_many_consumers_are_refused() {
     client.call(&dequeue("third", &json!({"wait_seconds": 0}))).refused(503, "queue_busy");
 }
 
+#[test]
+fn what_stands_before_a_payload_is_bounded() {
+    let server = Server::start(Options::in_memory());
+    for opening in ["", "--x\r\nA: "] {
+        let before = process::resident(server.pid());
+        let mut connection = Connection::open(&server.place).expect("a connection");
+        let request = Request::post(path::QUEUE_ENQUEUE)
+            .header("content-type", "multipart/related; boundary=x");
+        let head = request.head("content-length: 1000000000\r\n");
+        connection.socket.write_all(&[head, opening.into()].concat()).expect("sent");
+        let piece = vec![b'a'; 1 << 20];
+        // It stops reading, or answers, long before the end.
+        let sent = (0..200).take_while(|_| connection.socket.write_all(&piece).is_ok()).count();
+        let grown = process::resident(server.pid()).saturating_sub(before);
+        assert!(grown < 64 << 20, "{} MiB after {sent} MiB", grown >> 20);
+        if let Ok(reply) = connection.reply() {
+            reply.refused(400, "multipart_error");
+        }
+    }
+}
+
 /// The boundary of the request below.
 const BOUNDARY: &str = "large";
 

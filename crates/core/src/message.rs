@@ -28,7 +28,7 @@ pub struct Message {
     /// How long a consumer has it unless it says otherwise.
     pub visibility: Span,
     /// Removed by then if nobody has it.
-    pub expires_at: Option<UnixMillis>,
+    pub expires: Option<Expiry>,
     pub content_type: Box<str>,
     pub correlation: Box<str>,
     /// JSON text.
@@ -43,6 +43,20 @@ pub struct Message {
     pub dead: Option<UnixMillis>,
     /// Enqueued by a transaction that is not decided.
     pub draft: Option<Draft>,
+}
+
+/// The end of a message that nobody takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    pub at: Deadline,
+    /// How long it was to live when `at` was set.
+    pub ttl: Span,
+}
+
+impl Expiry {
+    fn after(ttl: Span, now: Now) -> Self {
+        Self { at: now.plus(ttl), ttl }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +148,7 @@ pub fn enqueue(
         hidden_for: ask.delay,
         max_attempts: ask.max_attempts,
         visibility: ask.visibility,
-        expires_at: ask.ttl.map(|ttl| now.wall.plus(ttl)),
+        expires: ask.ttl.map(|ttl| Expiry::after(ttl, now)),
         content_type: ask.content_type.clone(),
         correlation: ask.correlation.clone(),
         attributes: ask.attributes.clone(),
@@ -227,7 +241,7 @@ pub fn deliver(
 /// Whether a message that nobody has is to be removed.
 #[must_use]
 pub fn is_expired(message: &Message, now: Now) -> bool {
-    message.expires_at.is_some_and(|at| at <= now.wall)
+    message.expires.is_some_and(|expiry| expiry.at.is_past(now))
 }
 
 /// What a consumer shows.
@@ -472,6 +486,8 @@ pub fn redrive(record: &KeyRecord, now: Now) -> Option<Decided<()>> {
     if let Some(message) = &mut next.message {
         message.dead = None;
         message.failures = 0;
+        // Whoever brings it back wants it to be delivered.
+        message.expires = None;
         message.visible = now.plus(Span::ZERO);
         message.hidden_for = Span::ZERO;
         message.changes += 1;
@@ -488,6 +504,7 @@ pub(crate) fn decide_draft(record: &KeyRecord, commit: bool, now: Now) -> Decide
     if let Some(message) = &mut next.message {
         message.draft = None;
         message.visible = now.plus(message.hidden_for);
+        message.expires = message.expires.map(|expiry| Expiry::after(expiry.ttl, now));
     }
     next.updated_at = now.wall;
     Decided { record: Some(next), answer: (), effects: Vec::new() }
@@ -531,17 +548,23 @@ pub fn drop_state(record: &KeyRecord) -> Option<Decided<()>> {
     record.stored.then(|| removed(record, End::Committed))
 }
 
-/// What a consumer kept beside a message that it gives back, the next one finds.
+/// What a consumer kept beside a message that it gives back, the next one finds. What another one
+/// left there, whose delivery ended otherwise, it does not.
 ///
 /// # Errors
 /// When a fence condition of what was staged does not hold.
 pub fn keep_state(
+    delivery: &Lease,
     record: &KeyRecord,
     facts: &FenceFacts,
     now: Now,
 ) -> Result<Option<Decided<()>>, FenceRefused> {
-    if record.lease.is_none() {
+    let Some(lease) = record.lease.as_ref().filter(|lease| !lease.recorded) else {
         return Ok(None);
+    };
+    let same = lease.granted_at == delivery.granted_at && lease.owner == delivery.owner;
+    if !same || !lease.is_live(now) {
+        return Ok(return_state(record, now));
     }
     let mut next = record.clone();
     let mut effects = Vec::new();

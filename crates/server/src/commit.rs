@@ -259,7 +259,7 @@ impl Records {
     }
 
     /// What is durable now may be told and acted upon.
-    fn follow(&self, key: &KeyName, record: &KeyRecord, effects: &[Effect]) {
+    fn follow(self: &Arc<Self>, key: &KeyName, record: &KeyRecord, effects: &[Effect]) {
         self.live.follow(key, record);
         match message::place(record) {
             Some(place) => {
@@ -267,6 +267,10 @@ impl Records {
                     self.metrics.messages.dead.inc();
                 }
                 self.follow_message(key, place);
+                let stateful = record.message.as_ref().is_some_and(|message| message.stateful);
+                if place == Place::Gone && stateful {
+                    self.drop_state_of(key);
+                }
             }
             None => self.events.publish(key, record, effects),
         }
@@ -289,6 +293,18 @@ impl Records {
         if let Some((queue, id, Role::Message)) = QueueName::of(key) {
             self.boards.follow(&queue, id, place, self.clock.now());
         }
+    }
+
+    /// Whoever removed a message may not have known of the state beside it.
+    fn drop_state_of(self: &Arc<Self>, message: &KeyName) {
+        let Some((queue, id, _)) = QueueName::of(message) else { return };
+        let records = Arc::clone(self);
+        self.tasks.spawn("drop state", async move {
+            let key = queue.state_key(id);
+            if let Err(error) = records.drop_if_left_alone(&key).await {
+                tracing::warn!(%key, ?error, "the state of a message that is gone stays");
+            }
+        });
     }
 
     /// After a write whose outcome is unknown: looks what became of it as soon as the store works
@@ -476,13 +492,20 @@ fn index_ops(key: &KeyName, before: &KeyRecord, next: &KeyRecord) -> Vec<Op> {
     turn(&|| index_name(key), held(before), held(next));
     if next.message.is_some() {
         turn(&|| stand_name(key), stand(before), stand(next));
-        let expiry = next.message.as_ref().and_then(|message| message.expires_at);
-        if let Some(at) = expiry {
-            let exists = |there: bool| there.then(Bytes::new);
-            turn(&|| expiry_name(at, key), exists(before.stored), exists(!next.gone));
+        let (was, will) = (expiry(before), expiry(next));
+        for at in was.iter().chain(will.iter().filter(|at| Some(**at) != was)) {
+            let entry =
+                |known: Option<UnixMillis>| known.filter(|known| known == at).map(|_| Bytes::new());
+            turn(&|| expiry_name(*at, key), entry(was), entry(will));
         }
     }
     ops
+}
+
+/// When a message is looked at because it may have lived too long. The dead are left alone.
+fn expiry(record: &KeyRecord) -> Option<UnixMillis> {
+    let message = record.message.as_ref().filter(|_| !record.gone)?;
+    message.expires.filter(|_| message.dead.is_none()).map(|expiry| expiry.at.wall)
 }
 
 /// Where a message stands when nobody has it: since or until when, and whether it is dead. It says

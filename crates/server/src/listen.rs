@@ -8,11 +8,20 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::config::{Address, Family};
+
+/// A silent connection is asked whether it is still there after this, so often, so many times.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
+/// How long what was sent may stay unheard of.
+const UNHEARD_MS: u32 = 30_000;
 
 /// An address that a server is listening on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +88,7 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // Small answers must not wait for more to come.
                 stream.set_nodelay(true)?;
+                notice_dead_peers(&stream)?;
                 Ok(Conn::Tcp(stream))
             }
             Self::Unix(listener, _) => {
@@ -87,6 +97,17 @@ impl Listener {
             }
         }
     }
+}
+
+/// A client that waits says nothing for long. One whose machine is gone must not stay in line, nor
+/// be given messages that nobody will read.
+fn notice_dead_peers(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    sockopt::set_tcp_user_timeout(stream, UNHEARD_MS)?;
+    Ok(())
 }
 
 async fn bind_tcp(host: &str, port: u16, family: Family) -> io::Result<Listener> {

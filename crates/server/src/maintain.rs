@@ -12,7 +12,7 @@ use lockd_core::lease::{self, InTxn};
 use lockd_core::message;
 use lockd_core::record::{Change, Content, End, KeyRecord, State};
 use lockd_core::time::{BootId, Now, Tick, Timeline, UnixMillis};
-use lockd_core::txn::{self, Outcome, Why};
+use lockd_core::txn::{self, Outcome, TxnState, Why};
 use lockd_store::embedded::{self, BackupError, Problem, Report, RestoreSummary};
 use lockd_store::{EmbeddedOptions, EmbeddedStore, Name, OpenError, Store, StoreError, codec};
 use serde_json::{Value, json};
@@ -85,6 +85,14 @@ fn raise_tokens(name: &str, bytes: Bytes, now: UnixMillis) -> Result<Bytes, Stri
         let mut record = message::forgotten(&record);
         record.fence = Fence(raised(record.fence.0));
         return Ok(codec::encode(&record, NO_TIME.boot));
+    }
+    if name.starts_with(TXN_PREFIX) {
+        let mut record = codec::decode_txn(&bytes).map_err(|error| error.to_string())?;
+        if record.state == TxnState::Pending {
+            // Its keys are let go of below: nobody may commit the rest of it.
+            record.state = TxnState::Decided(Outcome::Rollback(Why::Lapsed));
+        }
+        return Ok(codec::encode_txn(&record));
     }
     if !name.starts_with(KEY_PREFIX) {
         return Ok(bytes);

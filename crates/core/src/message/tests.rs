@@ -11,7 +11,7 @@ use crate::fence::{Fence, FenceCondition, FenceFacts};
 use crate::ids::{LeaseId, TxnId};
 use crate::key::KeyName;
 use crate::lease::{self, Acquire, InTxn, Proof, Release};
-use crate::record::{Content, Decided, Effect, End, Etag, KeyRecord, State};
+use crate::record::{Content, Decided, Effect, End, Etag, KeyRecord, Lease, State};
 use crate::time::{Now, Span, Tick, UnixMillis};
 use crate::txn::{self, Outcome, Why};
 
@@ -297,6 +297,15 @@ fn what_a_transaction_enqueues_is_there_on_commit_only() {
 }
 
 #[test]
+fn the_life_of_a_draft_begins_with_its_commit_and_no_clock_shortens_it() {
+    let draft = |ask: &mut Enqueue| (ask.txn, ask.ttl) = (Some(txn_id()), Some(Span(10)));
+    let kept = applied(&queued(draft), &Outcome::Commit, at(500));
+    let far_ahead = Now { tick: Tick(509), wall: UnixMillis(9_999_999) };
+    assert!(discard(&kept, Which::Expired, far_ahead).is_none());
+    assert!(discard(&kept, Which::Expired, at(510)).is_some());
+}
+
+#[test]
 fn in_a_transaction_commit_acknowledges_and_rollback_gives_back() {
     let ask = Deliver { recorded: true, ..consumer("1") };
     let record = stored(deliver(&queued(|_| {}), &ask, at(0)).unwrap());
@@ -338,7 +347,14 @@ fn what_a_consumer_kept_is_there_for_the_next_one() {
     let content = Content::Inline(Bytes::from_static(b"1"));
     let written = State { etag: Etag([1; 32]), bytes: 1, content };
     crate::state::begun(&mut record).change = crate::record::Change::Write(written.clone());
-    let kept = keep_state(&record, &FenceFacts::default(), at(1)).unwrap().unwrap();
-    let kept = kept.record.unwrap();
-    assert_eq!((kept.state, kept.lease), (Some(written), None));
+    let own = record.lease.clone().unwrap();
+    let kept = |delivery: &Lease, now: Now| {
+        let kept = keep_state(delivery, &record, &FenceFacts::default(), now).unwrap().unwrap();
+        kept.record.unwrap()
+    };
+    assert_eq!(kept(&own, at(1)).state, Some(written));
+    assert_eq!(kept(&own, at(1)).lease, None);
+    let other = Lease { granted_at: UnixMillis(5), ..own.clone() };
+    assert_eq!(kept(&other, at(1)).state, None, "left by an earlier consumer");
+    assert_eq!(kept(&own, at(100)).state, None, "out of time");
 }

@@ -409,7 +409,11 @@ impl App {
         };
         match self.records.commit(key, &[], decide).await {
             Ok(()) => {
-                self.drop_if_left_alone(key).await?;
+                let alone = self.records.drop_if_left_alone(key).await;
+                alone.map_err(|error| match error {
+                    CommitError::Store(error) => Refused::Store(error),
+                    CommitError::Refused(_) | CommitError::Contended => Refused::Contended,
+                })?;
                 Ok(true)
             }
             Err(CommitError::Refused(None)) => Ok(false),
@@ -498,6 +502,16 @@ impl Undelivered {
 
     fn of(app: &Arc<App>, what: What, proof: Proof) -> Self {
         Self { back: Some(Box::new(GrantBack { app: Arc::clone(app), what, proof })) }
+    }
+
+    /// What was granted cannot be read: of a message, that is a failed delivery.
+    pub(crate) fn unreadable(mut self) {
+        let Some(back) = self.back.take() else { return };
+        let GrantBack { app, what, proof } = *back;
+        if let What::Message(queue, id) = what {
+            let tasks = app.tasks.clone();
+            tasks.spawn("give back", async move { app.fail_unreadable(queue, id, proof).await });
+        }
     }
 
     /// The holder has it.

@@ -11,6 +11,7 @@ pub(crate) mod tidy;
 
 use std::sync::Arc;
 
+use lockd_core::key::KeyName;
 use lockd_core::message::{self, MessageRefused, Place};
 use lockd_core::queue::{MessageId, QueueName};
 use lockd_store::{Name, StoreError};
@@ -84,19 +85,16 @@ impl App {
                 };
                 let key = board.name.message_key(id);
                 let place = match place {
-                    // Its transaction may be decided, and only this message not know it yet.
-                    Place::Draft => {
-                        let record = self.records.load(&key).await?;
-                        message::place(&record).unwrap_or(Place::Gone)
-                    }
+                    // Its transaction may be decided, and only this message not know it yet. And
+                    // a clock that was set may have made the index wrong about the future.
+                    Place::Queued(visible) if !visible.is_past(now) => self.looked_up(&key).await?,
+                    Place::Draft => self.looked_up(&key).await?,
                     Place::Queued(_) | Place::Dead(_) | Place::InFlight | Place::Gone
                         if self.records.live.get(&key).is_some() =>
                     {
                         Place::InFlight
                     }
-                    place @ (Place::Queued(_) | Place::Dead(_) | Place::InFlight | Place::Gone) => {
-                        place
-                    }
+                    Place::Queued(_) | Place::Dead(_) | Place::InFlight | Place::Gone => place,
                 };
                 known.push((id, place));
             }
@@ -107,5 +105,11 @@ impl App {
         }
         board.load(known, self.clock().now());
         Ok(())
+    }
+
+    /// Where a message stands by its own record.
+    async fn looked_up(self: &Arc<Self>, key: &KeyName) -> Result<Place, StoreError> {
+        let record = self.records.load(key).await?;
+        Ok(message::place(&record).unwrap_or(Place::Gone))
     }
 }

@@ -10,6 +10,8 @@ use lockd_core::fence::FenceFacts;
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
 use lockd_core::lease::{self, Proof};
+use lockd_core::message;
+use lockd_core::queue::{self, QueueName, Role};
 use lockd_core::record::{Decided, KeyRecord};
 use lockd_core::time::{Now, Span, UnixMillis};
 use lockd_core::txn::{
@@ -185,7 +187,9 @@ impl Records {
         let mut joining = keys.to_vec();
         if let Some(first) = first {
             let Loaded { stored, record } = self.load_stored(&first).await?;
-            let Some(enrolled) = txn::enrol(&record, txn, now) else {
+            // The state of a message shares the fate of its delivery, and of nothing else.
+            let own = queue::role(&first) != Some(Role::State);
+            let Some(enrolled) = txn::enrol(&record, txn, now).filter(|_| own) else {
                 return Err(CommitError::Refused(NotJoined::Over));
             };
             joining.push(first.clone());
@@ -290,6 +294,24 @@ impl Records {
         Err(CommitError::Contended)
     }
 
+    /// Removes the state of a message that is gone: a transaction that did not know of it has
+    /// acknowledged the message, or a store that writes step by step was stopped between the two.
+    pub(crate) async fn drop_if_left_alone(
+        self: &Arc<Self>,
+        key: &KeyName,
+    ) -> Result<(), CommitError<NotJoined<()>>> {
+        let Some((queue, id, Role::State)) = QueueName::of(key) else { return Ok(()) };
+        let keys = [queue.message_key(id), key.clone()];
+        let together = Together { keys: &keys, ..Together::default() };
+        self.commit_together(together, |records, _, _| {
+            let [message, state] = records else { return Ok(((), Vec::new())) };
+            let left = !message.stored && state.lease.is_none();
+            let dropped = if left { message::drop_state(state) } else { None };
+            Ok(((), vec![None, dropped]))
+        })
+        .await
+    }
+
     /// Transactions that are to be looked at by now, with the names under which they are due.
     pub(crate) async fn due_txns(&self, limit: usize) -> Result<Vec<(Name, TxnId)>, StoreError> {
         let now = self.clock.now().wall.0 / HOUR_MS;
@@ -356,7 +378,8 @@ impl Records {
                     // What it has staged belongs to a transaction that was rolled back.
                     return Err(CommitError::Refused(NotJoined::Over));
                 }
-                if let Some(enrolled) = txn::enrol(&record, txn, now) {
+                let own = queue::role(key) != Some(Role::State);
+                if let Some(enrolled) = txn::enrol(&record, txn, now).filter(|_| own) {
                     let decided =
                         Decided { record: Some(enrolled), answer: (), effects: Vec::new() };
                     batch.keys.push(Changed { key: key.clone(), stored, before: record, decided });
@@ -586,7 +609,13 @@ impl Records {
             }
         }
         for op in &batch.extra {
-            steps.take(op.clone()).await?;
+            match steps.take(op.clone()).await {
+                // What it belongs to is written: this is no race that can be run again.
+                Err(StoreError::Conflict) => {
+                    return Err(StoreError::Unknown("another write came in between".into()));
+                }
+                taken => taken?,
+            };
         }
         if let Some(op) = reached
             && let Err(error) = steps.take(op).await

@@ -50,11 +50,12 @@ impl Call {
     /// A key as the caller names it, if it may touch it in the way of this route. Messages are
     /// not touched by their keys.
     pub(super) fn key(&self, namespace: Option<&str>, key: &str) -> Result<KeyName, ApiError> {
-        let key = self.any_key(namespace, key)?;
-        match queue::role(&key) {
-            Some(Role::Message) => Err(belongs_to_queue()),
-            Some(Role::State) | None => Ok(key),
-        }
+        no_message(self.any_key(namespace, key)?)
+    }
+
+    /// The same, written with its namespace.
+    pub(super) fn full_key(&self, key: &str) -> Result<KeyName, ApiError> {
+        no_message(self.permitted(KeyName::parse_full(key)?)?)
     }
 
     /// The same, for those who may touch messages too.
@@ -83,7 +84,8 @@ impl Call {
 
     /// The key of a lease that is named by its id alone.
     pub(super) fn key_of_lease(&self, lease: &LeaseId) -> Result<Option<KeyName>, ApiError> {
-        self.api.app.key_of_lease(lease).map(|key| self.permitted(key)).transpose()
+        let key = self.api.app.key_of_lease(lease);
+        key.map(|key| no_message(self.permitted(key)?)).transpose()
     }
 
     pub(super) fn permitted(&self, key: KeyName) -> Result<KeyName, ApiError> {
@@ -135,6 +137,13 @@ impl Call {
         let headers = self.head.headers.iter();
         let uri = self.path().len() + self.head.uri.query().map_or(0, str::len);
         headers.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() + uri
+    }
+}
+
+fn no_message(key: KeyName) -> Result<KeyName, ApiError> {
+    match queue::role(&key) {
+        Some(Role::Message) => Err(belongs_to_queue()),
+        Some(Role::State) | None => Ok(key),
     }
 }
 

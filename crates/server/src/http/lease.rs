@@ -64,7 +64,7 @@ async fn acquire_ask(call: &Call, body: Body) -> Result<(AcquireAsk, String), Ap
         block: block(app, ask.block_seconds),
         if_not_exists: ask.if_not_exists,
         txn: request::txn(ask.txn_id.as_deref().or_else(|| request::text(headers, names::TXN_ID)))?,
-        stamp: request::stamp(headers, "acquire", &[&text])?,
+        stamp: request::stamp(call, "acquire", &[&text])?,
     };
     Ok((ask, shown))
 }
@@ -193,7 +193,7 @@ pub(super) async fn release(call: Call, body: Body) -> Result<Response, ApiError
     let fences = request::fences(&call)?;
     let mut asked = request::conditions(call.headers());
     asked.push(&text);
-    let stamp = request::stamp(call.headers(), "release", &asked)?;
+    let stamp = request::stamp(&call, "release", &asked)?;
     let key = named.find(&call, &proof, ErrorCode::FencingMismatch)?;
     app.release(key, Release { proof, rollback: ask.rollback, fences, stamp }).await?;
     Ok(reply::ok(&ReleaseReply { released: true }))

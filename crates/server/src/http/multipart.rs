@@ -2,8 +2,11 @@
 //! written by hand: the order of the headers, their lengths and the moment at which a part ends
 //! are part of the protocol.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, StatusCode, header};
 use lockd_core::queue::MessageId;
 use lockd_wire::ErrorCode;
@@ -16,6 +19,9 @@ use super::request::{COMMAND_BYTES_MAX, bad, pieces};
 use crate::app::document::Pieces;
 use crate::app::{App, Refused};
 
+/// The most that a body may have besides its payload.
+const FRAME_BYTES_MAX: usize = COMMAND_BYTES_MAX + 64 * 1024;
+
 /// The name of the part that says what a message is.
 const META: &str = "meta";
 
@@ -23,6 +29,7 @@ const META: &str = "meta";
 pub(super) struct Parts {
     parts: Multipart<'static>,
     payload: Option<Field<'static>>,
+    frame: Arc<Frame>,
     /// The JSON text; empty when there was none.
     pub(super) meta: Bytes,
 }
@@ -31,7 +38,8 @@ impl Parts {
     /// Reads up to the payload.
     pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Self, ApiError> {
         let boundary = boundary(headers)?;
-        let mut parts = Multipart::new(pieces(body), boundary);
+        let frame = Arc::new(Frame::default());
+        let mut parts = Multipart::new(frame.around(pieces(body)), boundary);
         let mut meta = None;
         let pause = app.limits.body_timeout;
         let in_time = |_: Elapsed| ApiError::from(Refused::BodyTimeout(pause));
@@ -42,26 +50,64 @@ impl Parts {
                     let text = tokio::time::timeout(pause, small(&mut part)).await;
                     meta = Some(text.map_err(in_time)??);
                 }
-                payload => return Ok(Self { parts, payload, meta: meta.unwrap_or_default() }),
+                payload => {
+                    frame.enter_payload();
+                    return Ok(Self { parts, payload, frame, meta: meta.unwrap_or_default() });
+                }
             }
         }
     }
 
     /// The payload, which is whole only if the body comes to its proper end.
     pub(super) fn into_payload(self) -> Pieces {
-        let state = (self.parts, self.payload);
-        Box::pin(stream::try_unfold(state, |(mut parts, mut payload)| async move {
+        let state = (self.parts, self.payload, self.frame);
+        Box::pin(stream::try_unfold(state, |(mut parts, mut payload, frame)| async move {
             if let Some(part) = &mut payload {
                 if let Some(piece) = part.chunk().await.map_err(|error| error.to_string())? {
-                    return Ok(Some((piece, (parts, payload))));
+                    return Ok(Some((piece, (parts, payload, frame))));
                 }
                 payload = None;
             }
             drop(payload);
+            frame.leave_payload();
             while let Some(extra) = parts.next_field().await.map_err(|error| error.to_string())? {
                 drop(extra);
             }
             Ok(None)
+        }))
+    }
+}
+
+/// Counts what comes in before and after the payload. The library keeps that in memory until it
+/// has found where it ends.
+#[derive(Debug, Default)]
+struct Frame {
+    in_payload: AtomicBool,
+    bytes: AtomicUsize,
+}
+
+impl Frame {
+    fn enter_payload(&self) {
+        self.in_payload.store(true, Ordering::Relaxed);
+    }
+
+    fn leave_payload(&self) {
+        self.in_payload.store(false, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    fn around(self: &Arc<Self>, pieces: Pieces) -> Pieces {
+        let frame = Arc::clone(self);
+        Box::pin(pieces.map(move |piece| {
+            let piece = piece?;
+            if !frame.in_payload.load(Ordering::Relaxed) {
+                let before = frame.bytes.fetch_add(piece.len(), Ordering::Relaxed);
+                // The piece that brings the beginning of the payload may be as large as it likes.
+                if before > FRAME_BYTES_MAX {
+                    return Err("there is too much before the payload, or after it".to_owned());
+                }
+            }
+            Ok(piece)
         }))
     }
 }

@@ -129,7 +129,7 @@ fn enqueue_ask(call: &Call, meta: &[u8]) -> Result<EnqueueAsk, ApiError> {
         max_attempts: max_attempts(ask.max_attempts)?,
         txn: request::txn(txn)?,
         fences: request::fences(call)?,
-        stamp: request::stamp(headers, "enqueue", &asked)?,
+        stamp: request::stamp(call, "enqueue", &asked)?,
     })
 }
 

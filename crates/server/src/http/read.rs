@@ -136,11 +136,7 @@ pub(super) async fn read(call: Call, body: Body) -> Result<Response, ApiError> {
         return Err(bad(ErrorCode::InvalidBody, "keys names 1 to 1000 keys"));
     }
     let parse = |key: &String| {
-        if ask.full_names {
-            call.permitted(KeyName::parse_full(key)?)
-        } else {
-            call.key(ask.namespace.as_deref(), key)
-        }
+        if ask.full_names { call.full_key(key) } else { call.key(ask.namespace.as_deref(), key) }
     };
     let keys = ask.keys.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let entries = app.read_many(keys).await?;

@@ -262,10 +262,11 @@ pub(super) fn ttl(app: &App, seconds: Option<i64>, ms: Option<u64>) -> Result<Sp
 /// The stamp of a request that may be repeated: who asks what under which idempotency key, and a
 /// hash of everything else that matters.
 pub(super) fn stamp(
-    headers: &HeaderMap,
+    call: &Call,
     operation: &str,
     request: &[&[u8]],
 ) -> Result<Option<Stamp>, ApiError> {
+    let headers = call.headers();
     if !headers.contains_key(names::IDEMPOTENCY_KEY) {
         return Ok(None);
     }
@@ -274,7 +275,8 @@ pub(super) fn stamp(
         let detail = "X-Idempotency-Key has 1 to 256 printable characters";
         return Err(bad(ErrorCode::InvalidIdempotencyKey, detail));
     };
-    let id = hash(&[operation.as_bytes(), key.as_bytes()]);
+    let caller = call.who().as_ref().map(|who| who.peer.role.to_string()).unwrap_or_default();
+    let id = hash(&[operation.as_bytes(), caller.as_bytes(), key.as_bytes()]);
     Ok(Some(Stamp { id, request: hash(request) }))
 }
 

@@ -139,7 +139,7 @@ fn write_ask(
     ];
     asked.extend(request::conditions(headers));
     asked.extend(request);
-    let stamp = request::stamp(headers, operation, &asked)?;
+    let stamp = request::stamp(call, operation, &asked)?;
     Ok(WriteAsk {
         key,
         proof,

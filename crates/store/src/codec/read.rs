@@ -7,7 +7,7 @@ use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
 use lockd_core::limits::{ANSWERS_MAX, ATTACHMENTS_MAX, FENCES_MAX, PARTICIPANTS_MAX};
-use lockd_core::message::{Draft, Enqueued, Message};
+use lockd_core::message::{Draft, Enqueued, Expiry, Message};
 use lockd_core::queue::MessageId;
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
@@ -160,7 +160,10 @@ fn message(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<Message> {
     message.content_type = reader.text()?.into();
     message.correlation = reader.text()?.into();
     if has(HAS_EXPIRY) {
-        message.expires_at = Some(UnixMillis(reader.number()?));
+        let (tick, wall) = (Tick(reader.number()?), UnixMillis(reader.number()?));
+        let ttl = Span(reader.number()?);
+        let placed = timeline.place(Deadline { tick, wall }, boot, ttl);
+        message.expires = Some(Expiry { at: Deadline { tick: placed.tick, wall }, ttl });
     }
     if has(IS_DEAD) {
         message.dead = Some(UnixMillis(reader.number()?));

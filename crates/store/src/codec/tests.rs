@@ -5,7 +5,7 @@ use lockd_core::answer::{Answer, Remembered, Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
-use lockd_core::message::{Draft, Enqueued, Message};
+use lockd_core::message::{Draft, Enqueued, Expiry, Message};
 use lockd_core::queue::MessageId;
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
@@ -88,7 +88,10 @@ fn message() -> KeyRecord {
         failures: 2,
         max_attempts: 200,
         visibility: Span(30_000),
-        expires_at: Some(UnixMillis(1_800_000_000_000)),
+        expires: Some(Expiry {
+            at: Deadline { tick: Tick(99_000), wall: UnixMillis(1_800_000_000_000) },
+            ttl: Span(60_000),
+        }),
         content_type: "text/plain".into(),
         correlation: "c-1".into(),
         attributes: Some("{\"a\":1}".into()),

@@ -2,7 +2,7 @@
 
 use lockd_core::answer::{Answer, Remembered, Written};
 use lockd_core::fence::FenceCondition;
-use lockd_core::message::{Enqueued, Message};
+use lockd_core::message::{Enqueued, Expiry, Message};
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, KeyRecord, Lease, Staged, State,
 };
@@ -86,7 +86,7 @@ fn message(out: &mut Vec<u8>, message: &Message, boot: BootId) {
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
     out.push(
         flag(message.stateful, IS_STATEFUL)
-            | flag(message.expires_at.is_some(), HAS_EXPIRY)
+            | flag(message.expires.is_some(), HAS_EXPIRY)
             | flag(message.attributes.is_some(), HAS_ATTRIBUTES)
             | flag(message.last_error.is_some(), HAS_LAST_ERROR)
             | flag(message.dead.is_some(), IS_DEAD)
@@ -104,8 +104,13 @@ fn message(out: &mut Vec<u8>, message: &Message, boot: BootId) {
     number(out, message.changes);
     text(out, &message.content_type);
     text(out, &message.correlation);
-    for at in message.expires_at.iter().chain(&message.dead) {
-        number(out, at.0);
+    if let Some(Expiry { at, ttl }) = message.expires {
+        number(out, at.tick.0);
+        number(out, at.wall.0);
+        number(out, ttl.0);
+    }
+    if let Some(since) = message.dead {
+        number(out, since.0);
     }
     for json in message.attributes.iter().chain(&message.last_error) {
         text(out, json);

@@ -183,8 +183,9 @@ impl Boards {
         {
             acked.known.remove(&oldest);
         }
-        acked.order.push_back(lease.clone());
-        acked.known.insert(lease);
+        if acked.known.insert(lease.clone()) {
+            acked.order.push_back(lease);
+        }
     }
 
     pub(super) fn was_acked(&self, lease: &LeaseId) -> bool {
@@ -304,7 +305,10 @@ impl Board {
     pub(super) fn lend(&self, id: MessageId, back: &Arc<Semaphore>) {
         let mut inner = self.inner.lock();
         if inner.stands.get(&id) == Some(&Stand::InFlight) {
-            inner.lent.insert(id, Arc::clone(back));
+            // Delivered to another meanwhile: whoever came first does not have it any more.
+            if let Some(former) = inner.lent.insert(id, Arc::clone(back)) {
+                former.add_permits(1);
+            }
         } else {
             back.add_permits(1);
         }
@@ -460,12 +464,17 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let given = std::mem::take(&mut *self.chair.given.lock());
         let mut inner = self.board.inner.lock();
         inner.line.remove(&self.number);
-        for id in std::mem::take(&mut *self.chair.given.lock()) {
-            inner.put_back(id);
+        for id in &given {
+            inner.put_back(*id);
         }
         inner.call_first();
+        drop(inner);
+        if !given.is_empty() {
+            self.board.tell_watchers();
+        }
     }
 }
 
@@ -488,6 +497,14 @@ impl Candidate {
             inner.set(self.id, place);
             inner.serve(now);
         }
+        drop(inner);
+        self.board.tell_watchers();
+    }
+
+    /// A commit has told about it.
+    pub(super) fn decided(mut self) -> MessageId {
+        self.open = false;
+        self.id
     }
 }
 
@@ -498,6 +515,8 @@ impl Drop for Candidate {
             inner.put_back(self.id);
             // Whoever is first in line now looks, with the time of its own clock.
             inner.call_first();
+            drop(inner);
+            self.board.tell_watchers();
         }
     }
 }

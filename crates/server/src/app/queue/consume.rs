@@ -9,7 +9,7 @@ use lockd_core::fence::Fence;
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
 use lockd_core::lease::{Acquire, AcquireRefused, InTxn, Proof};
-use lockd_core::message::{self, Deliver, Delivered, NotDelivered, Place};
+use lockd_core::message::{self, Back, Deliver, Delivered, NotDelivered, Place, Receipt};
 use lockd_core::queue::{MessageId, QueueName};
 use lockd_core::record::{Decided, Etag, KeyRecord, Lease};
 use lockd_core::time::{Now, Span, Tick};
@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::QueueRefused;
 use super::board::{Board, Candidate, Presence, Present, Seat};
+use super::settle::Held;
 use crate::app::lease::{Block, Undelivered};
 use crate::app::read::Document;
 use crate::app::txn::LOOKS_MAX;
@@ -27,6 +28,9 @@ use crate::tasks::Complete;
 
 /// Messages that are taken for a subscriber at once: they are in memory until it has read them.
 const AT_ONCE_MAX: usize = 32;
+
+/// When a message whose payload could not be read is tried again.
+const UNREADABLE_AGAIN: Span = Span::secs(1);
 
 /// A wish for messages, as it came in.
 #[derive(Clone, Debug)]
@@ -220,9 +224,15 @@ impl App {
                 let why = "the lease that began this transaction is over";
                 return Err(TxnRefused::Conflict(why).into());
             }
+            Err(CommitError::Store(StoreError::Damaged(_))) => {
+                // Told in the log. It must not stand in the way of the others.
+                candidate.found(Place::Gone, self.clock().now());
+                return Ok(None);
+            }
             Err(CommitError::Store(error)) => return Err(error.into()),
             Err(CommitError::Contended) => return Err(Refused::Contended),
         };
+        let id = candidate.decided();
         let Some(taken) = taken else {
             self.metrics().messages.expired.inc();
             return Ok(None);
@@ -230,11 +240,17 @@ impl App {
         let TakenRecord { record, lease, state } = *taken;
         let proof =
             Proof { lease: lease.id.clone(), fence: Some(record.fence), txn: Some(lease.txn) };
-        let (queue, id) = (board.name.clone(), candidate.id);
+        let queue = board.name.clone();
         let undelivered = Undelivered::message(self, queue.clone(), id, proof);
         self.metrics().messages.delivered.inc();
-        let payload = self.open(record.version, record.state.as_ref()).await?;
-        let payload = payload.ok_or(StoreError::NoBlob)?;
+        let payload = match self.open(record.version, record.state.as_ref()).await {
+            Ok(Some(payload)) => payload,
+            Ok(None) | Err(StoreError::NoBlob | StoreError::Damaged(_)) => {
+                undelivered.unreadable();
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
         Ok(Some(Delivery { queue, id, record, lease, state, payload, undelivered }))
     }
 
@@ -278,7 +294,7 @@ impl App {
             if_not_exists: false,
             stamp: None,
         };
-        let ttl = ask.visibility.unwrap_or(self.limits.default_ttl);
+        let ttl = ask.visibility.unwrap_or(self.limits.default_ttl).min(self.limits.max_ttl);
         for _ in 0..LOOKS_MAX {
             let join = ask.txn.map(|txn| (txn, ttl));
             let together = Together { keys: &keys, join, ..Together::default() };
@@ -327,6 +343,24 @@ impl App {
         });
         if let Err(CommitError::Store(error)) = outcome.await {
             tracing::warn!(%queue, message = %id, %error, "an undelivered message is hidden until its time is over");
+        }
+    }
+
+    /// Ends a delivery whose payload cannot be read: that is a failure like any other, so that the
+    /// message does not stand at the head of its queue for ever.
+    pub(crate) async fn fail_unreadable(
+        self: &Arc<Self>,
+        queue: QueueName,
+        id: MessageId,
+        proof: Proof,
+    ) {
+        tracing::error!(%queue, message = %id, "the payload of a message cannot be read");
+        let receipt = Receipt { proof, etag: None };
+        let held = Held { queue, id, receipt, state: None };
+        let error = Some(r#"{"reason":"payload_unreadable"}"#.into());
+        let back = Back { failed: true, delay: UNREADABLE_AGAIN, error };
+        if let Err(error) = self.nack(held, back).await {
+            tracing::warn!(%error, "it is hidden until its time is over");
         }
     }
 

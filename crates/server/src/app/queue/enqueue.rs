@@ -201,7 +201,8 @@ impl App {
     async fn answered(&self, queue: &QueueName, stamp: Stamp) -> Result<Option<Enqueued>, Refused> {
         let now = self.clock().now().wall;
         let before = UnixMillis(now.0.saturating_sub(ANSWERS_KEPT.0));
-        for at in [now, before] {
+        // The clock may have been set back since.
+        for at in [now, before, now.plus(ANSWERS_KEPT)] {
             let name = answer_name(at, queue, stamp);
             let Some(stored) = self.records.store().load(&name).await? else { continue };
             let known = codec::decode_enqueued(&stored.bytes)

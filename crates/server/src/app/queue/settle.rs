@@ -193,7 +193,9 @@ impl App {
             let given = decided.record.as_ref().map(given_back);
             let kept = match state {
                 Some(state) => {
-                    message::keep_state(state, facts, now).map_err(MessageRefused::from)?
+                    let (_, delivery) = message::check(record, &held.receipt.proof, now)?;
+                    let kept = message::keep_state(delivery, state, facts, now);
+                    kept.map_err(MessageRefused::from)?
                 }
                 None => None,
             };
@@ -322,7 +324,8 @@ fn both<'a>(
     if state.is_none() && message.stateful {
         return Err(NotSaid::NeedsState);
     }
-    if let (Some(state), Some(proof)) = (state, &held.state) {
+    // A consumer may have let go of the state before.
+    if let (Some(state), Some(proof)) = (state.filter(|state| state.lease.is_some()), &held.state) {
         lease::check(state, proof, now).map_err(NotSaid::State)?;
     }
     Ok((record, state))

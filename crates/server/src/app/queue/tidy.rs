@@ -148,24 +148,6 @@ impl App {
         })
     }
 
-    /// Removes the state of a message that is gone: a transaction that did not know of it has
-    /// acknowledged the message, or a store that writes step by step was stopped between the two.
-    pub(crate) async fn drop_if_left_alone(self: &Arc<Self>, key: &KeyName) -> Result<(), Refused> {
-        let Some((queue, id, Role::State)) = QueueName::of(key) else { return Ok(()) };
-        let keys = [queue.message_key(id), key.clone()];
-        let together = Together { keys: &keys, ..Together::default() };
-        let outcome = self.records.commit_together(together, |records, _, _| {
-            let [message, state] = records else { return Ok(((), Vec::new())) };
-            let left = !message.stored && state.lease.is_none();
-            let dropped = if left { message::drop_state(state) } else { None };
-            Ok::<_, ()>(((), vec![None, dropped]))
-        });
-        outcome.await.map_err(|error| match error {
-            CommitError::Store(error) => Refused::Store(error),
-            CommitError::Refused(_) | CommitError::Contended => Refused::Contended,
-        })
-    }
-
     /// One pass over what is due: messages that have lived too long, answers that nobody will ask
     /// for, marks of collectors, queues that nobody uses. How many messages were removed.
     pub(crate) async fn tidy_queues(self: &Arc<Self>) -> Result<usize, Refused> {
@@ -178,10 +160,12 @@ impl App {
             let page = self.records.store().scan(EXPIRY_PREFIX, after.as_deref(), TOGETHER).await?;
             let minute = self.clock().now().wall.0 / MINUTE_MS;
             let mut keys = Vec::new();
+            let mut more = page.len() == TOGETHER;
             for (name, _) in &page {
                 let due = name.strip_prefix(EXPIRY_PREFIX).and_then(|rest| rest.split_once('/'));
                 let Some((at, key)) = due else { continue };
                 if at.parse::<u64>().is_ok_and(|at| at > minute) {
+                    more = false;
                     break;
                 }
                 if let Some((queue, id, Role::Message)) =
@@ -195,7 +179,7 @@ impl App {
             self.metrics().messages.expired.inc_by(count as u64);
             removed += count;
             match page.last() {
-                Some((last, _)) if keys.len() == 2 * TOGETHER && !self.tasks.is_stopping() => {
+                Some((last, _)) if more && !self.tasks.is_stopping() => {
                     after = Some(Arc::clone(last));
                 }
                 Some(_) | None => return Ok(removed),

@@ -182,6 +182,7 @@ impl Run {
                     Ok(None) => self.sent(grant),
                     Err(error) => {
                         tracing::error!(%error, "a payload could not be read to its end");
+                        grant.unreadable();
                         return Err(error);
                     }
                 },

@@ -182,7 +182,7 @@ fn view(seen: look::MessageView) -> MessageView {
         max_attempts: message.max_attempts,
         enqueued_at_unix_ms: message.enqueued_at.0,
         not_visible_until_unix_ms: message.visible.wall.0,
-        expires_at_unix_ms: message.expires_at.map(|at| at.0),
+        expires_at_unix_ms: message.expires.map(|expiry| expiry.at.wall.0),
         dead_at_unix_ms: message.dead.map(|at| at.0),
         owner: record.lease.map(|lease| lease.owner.into()),
         visibility_timeout_ms: message.visibility.0,

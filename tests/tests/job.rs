@@ -97,6 +97,56 @@ fn a_crash_at_any_write_leaves_all_of_a_job_or_nothing() {
     }
 }
 
+/// Messages of a transaction that together are more than one write may hold.
+const MANY: usize = 260;
+
+/// A key held and many large messages enqueued, all in one transaction.
+fn large_job(world: &World) -> Held {
+    let server = world.server();
+    let held = server.acquire(&Ask::new("stock", "worker").ttl_ms(TTL_MS).field("txn_id", TXN));
+    server.done(&held.update("1"));
+    let padding = json!({"padding": "x".repeat(15 * 1024)});
+    for _ in 0..MANY {
+        let ask = Enqueue::new("outbox", vec![7; 64 * 1024]).field("txn_id", TXN);
+        server.done(&ask.field("attributes", padding.clone()).request());
+    }
+    held
+}
+
+#[test]
+fn a_decision_over_more_than_one_write_can_hold_is_still_one() {
+    let mut outcomes = (0, 0);
+    for stop in [Stop::Before, Stop::After] {
+        for at in 0.. {
+            let world = prepared(Kind::Memory);
+            let held = large_job(&world);
+            let faulty = Arc::new(Faulty::new(Arc::clone(&world.store), at, stop));
+            let dying = world.server_on(Arc::clone(&faulty) as _);
+            let answered = dying.call(&held.release()).status == 200;
+            let complete = !faulty.has_stopped();
+            drop(dying);
+            world.clock.restart(BootId(1));
+            let server = world.server();
+            let (values, _, sent) = seen(&server);
+            let everything = (values[0].as_str(), server.look(&stats("outbox"))["ready"].as_u64());
+            let what = format!("{stop:?} write {at}: {everything:?}");
+            assert_eq!(everything.0 == "1", sent > 0, "{what}");
+            assert_eq!(everything.1, Some(if sent > 0 { MANY as u64 } else { 0 }), "{what}");
+            assert!(!answered || sent > 0, "{what}: what was answered is missing");
+            if sent > 0 {
+                outcomes.1 += 1
+            } else {
+                outcomes.0 += 1
+            }
+            if complete {
+                assert!(at > 4, "{what}: several writes");
+                break;
+            }
+        }
+    }
+    assert!(outcomes.0 > 0 && outcomes.1 > 2, "{outcomes:?}");
+}
+
 fn check(world: &World, answered: bool, what: &str, outcomes: &mut (u32, u32)) {
     world.clock.restart(BootId(1));
     let server = world.server();

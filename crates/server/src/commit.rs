@@ -6,7 +6,7 @@ mod many;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,7 +30,7 @@ use crate::tasks::Tasks;
 
 use many::{Batch, Changed};
 pub(crate) use many::{
-    DUE_PREFIX, NotJoined, NotSettled, TXN_PREFIX, Together, Verdict, decode_txn,
+    DUE_PREFIX, LARGE_PREFIX, NotJoined, NotSettled, TXN_PREFIX, Together, Verdict, decode_txn,
 };
 
 /// How often a race for one record may be lost before the caller is told to come back.
@@ -88,6 +88,9 @@ pub(crate) struct Records {
     pub(crate) metrics: Arc<Metrics>,
     tasks: Tasks,
     floor: AtomicU64,
+    /// Decisions that are on their way to their keys in several writes, and how many began.
+    under_way: AtomicUsize,
+    begun: AtomicU64,
     turns: Vec<Mutex<()>>,
     /// Requests under one idempotency key take turns too, each before those of its keys.
     stamp_turns: Vec<Mutex<()>>,
@@ -123,6 +126,8 @@ impl Records {
             metrics: parts.metrics,
             tasks: parts.tasks,
             floor: AtomicU64::new(0),
+            under_way: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
             stamp_turns: (0..STAMP_TURNS).map(|_| Mutex::new(())).collect(),
             secret: parts.secret,
@@ -135,7 +140,7 @@ impl Records {
 
     /// The record of a key as it is durable now.
     pub(crate) async fn load(self: &Arc<Self>, key: &KeyName) -> Result<KeyRecord, StoreError> {
-        if self.is_atomic() {
+        if self.is_settled() {
             return Ok(self.load_stored(key).await?.record);
         }
         let _turn = self.turn(key).lock().await;
@@ -147,11 +152,15 @@ impl Records {
         self: &Arc<Self>,
         keys: &[KeyName],
     ) -> Result<Vec<KeyRecord>, StoreError> {
-        if self.is_atomic() && self.store.abilities().snapshot {
+        let begun = self.begun.load(Ordering::Acquire);
+        if self.is_settled() && self.store.abilities().snapshot {
             let names: Vec<Name> = keys.iter().map(record_name).collect();
             let stored = self.store.load_many(&names).await?;
-            let records = keys.iter().zip(stored);
-            return records.map(|(key, stored)| self.decode(key, stored.as_ref())).collect();
+            // Unless a decision began to be brought to its keys meanwhile.
+            if self.begun.load(Ordering::Acquire) == begun {
+                let records = keys.iter().zip(stored);
+                return records.map(|(key, stored)| self.decode(key, stored.as_ref())).collect();
+            }
         }
         let mut before = self.load_each(keys).await?;
         for _ in 0..READ_ROUNDS_MAX {
@@ -439,6 +448,7 @@ impl Records {
     /// what. Costs as much as there are leases, not keys.
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<usize, StoreError> {
         self.read_or_make_floor().await?;
+        self.finish_large().await?;
         let mut after: Option<Name> = None;
         loop {
             let page = self.store.scan(LEASE_PREFIX, after.as_deref(), 1_000).await?;

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use crate::app::queue::enqueue::ANSWER_PREFIX;
 use crate::app::queue::tidy::MARK_PREFIX;
 use crate::commit::{
-    DUE_PREFIX, EXPIRY_PREFIX, FLOOR_NAME, KEY_PREFIX, LEASE_PREFIX, MESSAGE_PREFIX, STAND_PREFIX,
-    TXN_PREFIX, read_floor, read_stand, record_name,
+    DUE_PREFIX, EXPIRY_PREFIX, FLOOR_NAME, KEY_PREFIX, LARGE_PREFIX, LEASE_PREFIX, MESSAGE_PREFIX,
+    STAND_PREFIX, TXN_PREFIX, read_floor, read_stand, record_name,
 };
 
 /// Far more grants than a key can see between a backup and its restore.
@@ -161,7 +161,7 @@ fn verify(name: &str, bytes: &[u8], named: &mut Vec<(KeyName, Arc<str>)>) -> Res
         let stand = read_stand(bytes, NO_TIME.start);
         return stand.map(drop).ok_or_else(|| "an entry of a queue that cannot be read".into());
     }
-    if [LEASE_PREFIX, DUE_PREFIX, EXPIRY_PREFIX, MARK_PREFIX]
+    if [LEASE_PREFIX, DUE_PREFIX, LARGE_PREFIX, EXPIRY_PREFIX, MARK_PREFIX]
         .iter()
         .any(|known| name.starts_with(known))
     {

@@ -2,8 +2,11 @@
 //! store can write several records at one moment, it does. Where it cannot, the record of the
 //! transaction is written first, and whoever meets a key of a decided one finishes the work.
 
+mod large;
+
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use lockd_core::fence::FenceFacts;
@@ -27,6 +30,13 @@ pub(crate) const TXN_PREFIX: &str = "t/";
 /// An empty record under this prefix, an hour and an id says when to look at a transaction again.
 /// There is one for each, from its first key on.
 pub(crate) const DUE_PREFIX: &str = "x/";
+
+/// An empty record under this prefix and an id says that a decision is brought to its keys in
+/// several writes, and has not reached all of them.
+pub(crate) const LARGE_PREFIX: &str = "w/";
+
+/// A decision over more than this is brought to its keys in several writes.
+const LARGE_BYTES: usize = 16 << 20;
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -506,7 +516,7 @@ impl Records {
     ) -> Result<Loaded, StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load_stored(key).await?;
-            let txn = txn::undecided(&loaded.record).filter(|_| !self.is_atomic());
+            let txn = txn::undecided(&loaded.record).filter(|_| !self.is_settled());
             let Some(txn) = txn else { return Ok(loaded) };
             let outcome = match self.load_txn(txn).await? {
                 Some(TxnRecord { state: TxnState::Pending, .. }) => return Ok(loaded),
@@ -521,6 +531,11 @@ impl Records {
         Err(StoreError::Conflict)
     }
 
+    /// Whether no key can be waiting for a decision that was made.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_atomic() && self.under_way.load(Ordering::Acquire) == 0
+    }
+
     pub(super) fn is_atomic(&self) -> bool {
         self.store.abilities().atomic_batch
     }
@@ -528,7 +543,13 @@ impl Records {
     /// Writes what was decided, and lets the consequences follow.
     pub(super) async fn write(self: &Arc<Self>, batch: Batch) -> Result<(), StoreError> {
         let written = if self.is_atomic() {
-            self.store.commit(self.ops(&batch)).await.map(drop)
+            let ops = self.ops(&batch);
+            match &batch.txn {
+                Some((txn, stored, record)) if batch.is_large(&ops) => {
+                    large::write(self, *txn, stored.as_ref(), record, &batch).await
+                }
+                Some(_) | None => self.store.commit(ops).await.map(drop),
+            }
         } else {
             self.write_in_steps(&batch).await
         };
@@ -669,9 +690,22 @@ impl Batch {
         }
     }
 
+    /// A decision that is too much for one write.
+    fn is_large(&self, ops: &[Op]) -> bool {
+        let decided = self.txn.as_ref().is_some_and(|(_, _, record)| record.outcome().is_some());
+        decided && !self.txn_last && ops.iter().map(op_bytes).sum::<usize>() > LARGE_BYTES
+    }
+
     /// One key alone.
     pub(super) fn of(checks: Vec<Op>, changed: Changed) -> Self {
         Self { checks, keys: vec![changed], ..Self::default() }
+    }
+}
+
+fn op_bytes(op: &Op) -> usize {
+    match &op.write {
+        Write::Put(bytes) => bytes.len() + op.name.len(),
+        Write::Delete | Write::Check => op.name.len(),
     }
 }
 

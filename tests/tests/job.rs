@@ -134,9 +134,9 @@ fn a_decision_over_more_than_one_write_can_hold_is_still_one() {
             assert_eq!(everything.1, Some(if sent > 0 { MANY as u64 } else { 0 }), "{what}");
             assert!(!answered || sent > 0, "{what}: what was answered is missing");
             if sent > 0 {
-                outcomes.1 += 1
+                outcomes.1 += 1;
             } else {
-                outcomes.0 += 1
+                outcomes.0 += 1;
             }
             if complete {
                 assert!(at > 4, "{what}: several writes");

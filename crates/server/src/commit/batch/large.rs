@@ -10,8 +10,9 @@ use lockd_core::ids::TxnId;
 use lockd_core::txn::{By, Settle, TxnRecord};
 use lockd_store::{Expect, Name, Op, StoreError, Stored, Write, codec};
 
-use super::{Batch, CommitError, LARGE_PREFIX, NotSettled, Records, op_bytes, txn_name, txn_op};
-use crate::commit::FIND_OUT_EVERY;
+use super::{Batch, LARGE_PREFIX, op_bytes, txn_op};
+use crate::commit::many::{NotSettled, txn_name};
+use crate::commit::{CommitError, FIND_OUT_EVERY, Records};
 
 /// What goes into one write.
 const PIECE_BYTES: usize = 4 << 20;

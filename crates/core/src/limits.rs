@@ -33,7 +33,7 @@ pub const ATTACHMENT_INLINE_BYTES_MAX: usize = 1024;
 /// Longest content type of a payload, longest attributes and longest last error of a message.
 pub const CONTENT_TYPE_BYTES_MAX: usize = 255;
 pub const ATTRIBUTES_BYTES_MAX: usize = 16 * 1024;
-pub const LAST_ERROR_BYTES_MAX: usize = 4 * 1024;
+pub const LAST_ERROR_BYTES_MAX: usize = 16 * 1024;
 /// The longest delay and the longest life of a message: a year.
 pub const DELAY_MAX: Span = Span::secs(366 * 24 * 3_600);
 /// Failed deliveries that a message may be allowed.

@@ -38,8 +38,12 @@ const GOING: Duration = Duration::from_millis(500);
 /// An empty queue is asked about no more often than this, whatever the server says.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_PAUSE_MIN: Duration = Duration::from_millis(50);
-/// Bytes of an error that are told to the server.
-const ERROR_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of an error that are told to the server. As JSON it may be six times as long, which is
+/// still less than the server takes.
+const ERROR_BYTES_MAX: usize = 2 * 1024;
+/// The pause after the first failure of a message; twice as long after each further one.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LONGEST: Duration = Duration::from_secs(60);
 
 /// How a consumer goes about it.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +51,8 @@ pub(super) struct Manner {
     pub(super) concurrency: usize,
     pub(super) buffer_max: usize,
     pub(super) stalled_after: Option<Duration>,
-    pub(super) retry_delay: Duration,
+    /// `None`: a growing one.
+    pub(super) retry_delay: Option<Duration>,
     pub(super) stop_when_lost: bool,
 }
 
@@ -299,6 +304,7 @@ where
 {
     let (hold, tenure) = (Arc::clone(message.hold()), Arc::clone(message.tenure()));
     let id = message.id().to_owned();
+    let retry_delay = manner.retry_delay.unwrap_or_else(|| growing(message.failures()));
     let extender = Extender {
         hold: Arc::clone(&hold),
         tenure: Arc::clone(&tenure),
@@ -314,7 +320,7 @@ where
         outcome = work(handler, message) => outcome,
         lost = lost(&tenure), if manner.stop_when_lost => Outcome::Lost(lost),
     };
-    answer(&hold, &id, outcome, manner.retry_delay).await;
+    answer(&hold, &id, outcome, retry_delay).await;
 }
 
 async fn work<F, R, E>(handler: Arc<F>, message: Message) -> Outcome
@@ -330,6 +336,13 @@ where
         Ok(Err(error)) => Outcome::Failed(error),
         Err(panic) => Outcome::Failed(format!("the handler panicked: {}", said(&*panic))),
     }
+}
+
+/// How long a message rests that has failed so often before. What it needs may be away for a
+/// while, and its attempts should outlast that.
+fn growing(failures: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
+    RETRY_FIRST.saturating_mul(doubled).min(RETRY_LONGEST)
 }
 
 /// What a panic said.
@@ -364,4 +377,18 @@ async fn answer(hold: &Hold, id: &str, outcome: Outcome, retry_delay: Duration) 
 
 fn shortened(text: &str) -> &str {
     text.get(..text.floor_char_boundary(ERROR_BYTES_MAX)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::growing;
+
+    #[test]
+    fn the_pause_after_a_failure_grows_up_to_a_minute() {
+        let pauses: Vec<u64> = [0, 1, 2, 5, 6, 31, 99].map(|n| growing(n).as_secs()).into();
+        assert_eq!(pauses, [1, 2, 4, 32, 60, 60, 60]);
+        assert!(growing(u32::MAX) <= Duration::from_secs(60));
+    }
 }

@@ -61,7 +61,7 @@ impl<F> Subscribe<F> {
             concurrency: 1,
             buffer_max: BUFFER_MAX,
             stalled_after: None,
-            retry_delay: Duration::ZERO,
+            retry_delay: None,
             stop_when_lost: true,
         };
         Self { wish: Wish { wait: Wait::Forever, ..Wish::new(queue) }, handler, manner }
@@ -100,10 +100,10 @@ impl<F> Subscribe<F> {
         self
     }
 
-    /// How long a failed message is not delivered again: not at all unless set, so that it is
-    /// tried again at once until it has failed too often.
+    /// How long a failed message is not delivered again. Unless set, the pause grows with each
+    /// failure: one second, two, four, up to a minute.
     pub fn retry_delay(mut self, delay: Duration) -> Self {
-        self.manner.retry_delay = delay;
+        self.manner.retry_delay = Some(delay);
         self
     }
 

@@ -48,9 +48,9 @@ pub(super) struct WorkArgs {
     /// Take the state of each message with it
     #[arg(long)]
     stateful: bool,
-    /// How long a failed message is not delivered again
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
-    retry_delay: Duration,
+    /// How long a failed message is not delivered again (default: 1s, twice as long each time)
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    retry_delay: Option<Duration>,
     /// How long a command may take to end when it is told to
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     grace: Duration,
@@ -117,8 +117,10 @@ pub(super) async fn run(session: &Session, args: WorkArgs) -> Done<ExitCode> {
             async move { shop.attend(message).await }
         })
         .concurrency(usize::try_from(args.concurrency).unwrap_or(1))
-        .retry_delay(args.retry_delay)
         .stop_when_lost(false);
+    if let Some(delay) = args.retry_delay {
+        subscribe = subscribe.retry_delay(delay);
+    }
     if let Some(owner) = args.owner {
         subscribe = subscribe.owner(owner);
     }

@@ -6,6 +6,7 @@ pub(crate) mod arguments;
 mod attachments;
 pub(crate) mod describe;
 pub(crate) mod document;
+mod download;
 mod edit;
 pub(crate) mod get;
 mod job;

@@ -1,19 +1,18 @@
 //! `attachments`: bytes of any kind beside the state of a key.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use lockd_client::{AttachmentStream, Attachments};
+use lockd_client::Attachments;
 use lockd_wire::attachment::{AttachReply, AttachmentInfo, DetachAllReply, DetachReply};
 
 use super::Session;
 use super::document::Type;
+use super::download;
 use super::update::source;
 use crate::context::LeaseFlags;
 use crate::exit::{Done, Problem};
-use crate::folder;
-use crate::ui::{self, Format, Progress};
+use crate::ui::{self, Format};
 
 /// List, read, add and delete the attachments of a key
 #[derive(Debug, Args)]
@@ -184,42 +183,11 @@ async fn get(session: &Session, args: GetArgs) -> Done {
         Some(context) => session.client.raw(context).attachments().get(&args.name).await?,
         None => session.client.attachments(key.as_str()).get(&args.name).await?,
     };
-    let Some(stream) = found else {
+    let Some(mut stream) = found else {
         return Err(Problem::failed(format!("{key} has no attachment {:?}", args.name))
             .hint("see what it has: attachments list"));
     };
-    match args.output.as_str() {
-        "-" => to_stdout(stream).await,
-        path => to_file(stream, Path::new(path)).await,
-    }
-}
-
-async fn to_stdout(mut stream: AttachmentStream) -> Done {
-    let progress = Progress::beside_output(stream.length());
-    while let Some(piece) = stream.chunk().await? {
-        ui::bytes(&piece)?;
-        progress.add(piece.len());
-    }
-    progress.clear();
-    Ok(())
-}
-
-/// Writes next to the file and puts it in place when it is complete.
-async fn to_file(mut stream: AttachmentStream, path: &Path) -> Done {
-    let cannot = |error: &dyn std::fmt::Display| {
-        Problem::failed(format!("cannot write {}: {error}", path.display()))
-    };
-    let progress = Progress::new(stream.length());
-    let mut file =
-        tempfile::NamedTempFile::new_in(folder::of(path)).map_err(|error| cannot(&error))?;
-    while let Some(piece) = stream.chunk().await? {
-        file.write_all(&piece).map_err(|error| cannot(&error))?;
-        progress.add(piece.len());
-    }
-    progress.clear();
-    file.flush().map_err(|error| cannot(&error))?;
-    file.persist(path).map_err(|error| cannot(&error.error))?;
-    Ok(())
+    download::write(&args.output, stream.length(), async || stream.chunk().await).await
 }
 
 async fn put(session: &Session, args: PutArgs) -> Done {

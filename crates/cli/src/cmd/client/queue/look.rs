@@ -1,21 +1,19 @@
 //! `stats`, `peek`, `watch`, `list`, `purge`: what is in queues, without taking it.
 
-use std::io::Write as _;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use lockd_client::Queue;
-use lockd_client::queue::{MessagePages, PayloadStream};
+use lockd_client::queue::MessagePages;
 use lockd_wire::queue::{MessageView, StatsReply, WatchEvent};
 use serde_json::json;
 
 use super::super::Session;
 use super::super::describe::time;
+use super::super::download;
 use super::{WhichQueue, print_one};
 use crate::exit::{Done, Problem};
-use crate::folder;
-use crate::ui::{self, Format, Progress};
+use crate::ui::{self, Format};
 
 /// Show how many messages wait, are with consumers, and are dead
 #[derive(Debug, Args)]
@@ -171,43 +169,12 @@ fn row(message: &MessageView) -> Vec<String> {
 
 /// Writes the payload of a message that is not taken.
 pub(super) async fn payload(queue: &Queue, id: &str, output: &str) -> Done {
-    let Some(stream) = queue.payload(id).await? else {
+    let Some(mut stream) = queue.payload(id).await? else {
         return Err(Problem::failed(format!("{} has no message {id}", queue.name())).hint(
             "it was acknowledged or removed; see what is there: queue peek, queue dlq list",
         ));
     };
-    match output {
-        "-" => to_stdout(stream).await,
-        path => to_file(stream, Path::new(path)).await,
-    }
-}
-
-async fn to_stdout(mut stream: PayloadStream) -> Done {
-    let progress = Progress::beside_output(stream.length());
-    while let Some(piece) = stream.chunk().await? {
-        ui::bytes(&piece)?;
-        progress.add(piece.len());
-    }
-    progress.clear();
-    Ok(())
-}
-
-/// Writes next to the file and puts it in place when it is complete.
-async fn to_file(mut stream: PayloadStream, path: &Path) -> Done {
-    let cannot = |error: &dyn std::fmt::Display| {
-        Problem::failed(format!("cannot write {}: {error}", path.display()))
-    };
-    let progress = Progress::new(stream.length());
-    let mut file =
-        tempfile::NamedTempFile::new_in(folder::of(path)).map_err(|error| cannot(&error))?;
-    while let Some(piece) = stream.chunk().await? {
-        file.write_all(&piece).map_err(|error| cannot(&error))?;
-        progress.add(piece.len());
-    }
-    progress.clear();
-    file.flush().map_err(|error| cannot(&error))?;
-    file.persist(path).map_err(|error| cannot(&error.error))?;
-    Ok(())
+    download::write(output, stream.length(), async || stream.chunk().await).await
 }
 
 pub(super) async fn watch(session: &Session, args: WatchArgs) -> Done {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::client::{Answer, Connection, Place};
@@ -16,6 +17,9 @@ use crate::workload::{Documents, Keys, write_key};
 
 /// How long answers may still be outstanding after the window has closed.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// How long a producer waits for room before it looks whether the load is over.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 pub(crate) struct Load {
@@ -254,22 +258,40 @@ impl Read {
     }
 }
 
+/// Room in a queue for so many messages: producers that are ahead wait for consumers, so that what
+/// is measured could go on for ever.
+#[derive(Clone, Debug)]
+pub(crate) struct Room(Arc<Semaphore>);
+
+impl Room {
+    pub(crate) fn new(messages: usize) -> Self {
+        Self(Arc::new(Semaphore::new(messages)))
+    }
+}
+
 /// Messages into a queue.
 #[derive(Debug)]
 pub(crate) struct Produce {
     queue: String,
     payload: Vec<u8>,
+    room: Room,
     requests: Requests,
 }
 
 impl Produce {
-    pub(crate) fn new(queue: &str, documents: &Documents, bytes: usize) -> Self {
+    pub(crate) fn new(queue: &str, documents: &Documents, bytes: usize, room: &Room) -> Self {
         let mut payload = Vec::new();
         documents.write(1, bytes, &mut payload);
-        Self { queue: queue.to_owned(), payload, requests: Requests::default() }
+        let (queue, room) = (queue.to_owned(), room.clone());
+        Self { queue, payload, room, requests: Requests::default() }
     }
 
     pub(crate) async fn step(&mut self, connection: &mut Connection, log: &mut Log) -> Result<()> {
+        match tokio::time::timeout(PATIENCE, self.room.0.acquire()).await {
+            Ok(permit) => permit.context("room")?.forget(),
+            // No message went: the consumers have ended.
+            Err(_) => return Ok(()),
+        }
         let start = Instant::now();
         let request = self.requests.enqueue(&self.queue, &self.payload, 300);
         connection.call(request).await.and_then(Answer::ok).context("enqueue")?;
@@ -283,12 +305,14 @@ impl Produce {
 pub(crate) struct Consume {
     queue: String,
     at_once: usize,
+    room: Room,
     requests: Requests,
 }
 
 impl Consume {
-    pub(crate) fn new(queue: &str, at_once: usize) -> Self {
-        Self { queue: queue.to_owned(), at_once, requests: Requests::default() }
+    pub(crate) fn new(queue: &str, at_once: usize, room: &Room) -> Self {
+        let (queue, room) = (queue.to_owned(), room.clone());
+        Self { queue, at_once, room, requests: Requests::default() }
     }
 
     async fn step(&mut self, connection: &mut Connection, log: &mut Log) -> Result<()> {
@@ -306,6 +330,7 @@ impl Consume {
         let answer = connection.call(request).await.and_then(Answer::ok).context("ack")?;
         anyhow::ensure!(answer.body.starts_with(b"{\"acked\":true"), "not acknowledged");
         log.note_several(Kind::Ack, start, count);
+        self.room.0.add_permits(messages.len());
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::child::Server;
 use crate::client::{Answer, Connection};
-use crate::driver::{AnswerBytes, Consume, Produce, Script};
+use crate::driver::{AnswerBytes, Consume, Produce, Room, Script};
 use crate::latency::Kind;
 use crate::measures::{Bench, REST_MAX, cycle};
 use crate::process;
@@ -20,6 +20,8 @@ const PRODUCERS: u64 = 8;
 const CONNECTIONS: u64 = 16;
 const PAYLOAD_BYTES: usize = 1024;
 const MANY: usize = 32;
+/// Enough that every consumer has twice what it takes at a time.
+const ROOM: usize = 512;
 /// Each message is one durable request to enqueue, one to dequeue, one to acknowledge.
 const REQUESTS: f64 = 3.0;
 const FILLERS: u64 = 32;
@@ -122,11 +124,12 @@ async fn messages(bench: &Bench, server: &Server, round: usize, at_once: usize) 
     server.settle(REST_MAX).await?;
     let queue = format!("bench-{at_once}");
     let label = format!("queue, {at_once} at a time, round {round}");
+    let room = Room::new(ROOM);
     let script = |number| {
         if number < PRODUCERS {
-            Script::Produce(Produce::new(&queue, &bench.documents, PAYLOAD_BYTES))
+            Script::Produce(Produce::new(&queue, &bench.documents, PAYLOAD_BYTES, &room))
         } else {
-            Script::Consume(Consume::new(&queue, at_once))
+            Script::Consume(Consume::new(&queue, at_once, &room))
         }
     };
     let log = bench.slot(&label, server, CONNECTIONS, script).await?;

@@ -215,7 +215,7 @@ impl Board {
         let mut inner = self.inner.lock();
         if inner.is_loaded {
             inner.set(id, place);
-            inner.serve(now);
+            inner.offer(now);
         } else {
             inner.early.insert(id, place);
         }
@@ -412,6 +412,20 @@ impl Inner {
             }
         }
         taken
+    }
+
+    /// One who wants more than there is takes what has come when it looks: messages that were
+    /// committed together go to one consumer, not one to each of several.
+    fn offer(&mut self, now: Now) {
+        match (self.line.first_key_value(), self.queued.first()) {
+            (Some((_, chair)), Some((due, _))) if chair.want > self.queued.len() => {
+                if *due <= now.tick {
+                    chair.called.notify_one();
+                }
+            }
+            (Some(_), Some(_)) => self.serve(now),
+            (None, _) | (_, None) => {}
+        }
     }
 
     /// Gives what is due to those who wait, in their order.

@@ -66,6 +66,24 @@ fn consumers_are_served_in_the_order_in_which_they_wait() {
     assert_eq!(boards.waiting(), 0);
 }
 
+#[tokio::test]
+async fn messages_that_come_together_go_to_one_who_wants_several() {
+    let (boards, board) = loaded(&[]);
+    let first = boards.sit(&board, 3, at(0)).unwrap();
+    let second = boards.sit(&board, 3, at(0)).unwrap();
+    for id in 1..=2 {
+        boards.follow(&name(), MessageId(id), queued(5), at(5));
+    }
+    first.called().await;
+    assert_eq!(given(&second, 5), [], "the line is kept");
+    assert_eq!(given(&first, 5), [1, 2]);
+    for id in 3..=6 {
+        boards.follow(&name(), MessageId(id), queued(6), at(6));
+    }
+    drop(first);
+    assert_eq!(given(&second, 6), [3, 4, 5], "no more than it wants");
+}
+
 #[test]
 fn what_was_given_to_one_who_left_goes_to_the_next() {
     let (boards, board) = loaded(&[]);

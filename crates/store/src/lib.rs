@@ -9,14 +9,20 @@ pub mod embedded;
 #[cfg(any(test, feature = "conformance"))]
 pub mod faulty;
 pub mod mem;
+#[cfg(feature = "object")]
+pub mod object;
 pub mod port;
 #[cfg(any(test, feature = "conformance"))]
 pub mod stepwise;
+pub mod time;
 
 #[cfg(feature = "embedded")]
 pub use embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 pub use mem::MemStore;
+#[cfg(feature = "object")]
+pub use object::ObjectStore;
 pub use port::{
     Abilities, BlobReader, BlobWriter, Expect, Gauges, Name, Observer, Op, Page, Revision, Store,
     StoreError, Stored, Write, is_blob_name,
 };
+pub use time::{StoreNow, StoreTime};

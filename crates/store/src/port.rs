@@ -7,7 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-/// The name of a record. Names are ordered by their bytes; a scan walks that order.
+use crate::time::StoreTime;
+
+/// The name of a record: `/`-separated segments of `[a-z0-9._!-]`, none empty. Names are ordered by
+/// their bytes; a scan walks that order.
 pub type Name = Arc<str>;
 
 /// Changes on every write of a record, never repeats for the same name, and is never zero.
@@ -147,6 +150,13 @@ pub trait Store: Send + Sync + 'static {
     /// ever seen: what a load showed is still there after a power cut.
     fn load(&self, name: &Name) -> BoxFuture<'_, Result<Option<Stored>, StoreError>>;
 
+    /// The record as it was last seen here, without asking anybody: a guess, on which a conditional
+    /// write may be built, but no answer. `None`: nothing is known.
+    fn recall(&self, name: &Name) -> Option<Option<Stored>> {
+        let _unknown = name;
+        None
+    }
+
     /// Several records; with `Abilities::snapshot` all as of the same moment.
     fn load_many(&self, names: &[Name]) -> BoxFuture<'_, Result<Vec<Option<Stored>>, StoreError>>;
 
@@ -181,6 +191,16 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&str>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<String>, StoreError>>;
+
+    /// The clock by which those who share the store place each other's leases.
+    fn time(&self) -> Option<Arc<StoreTime>> {
+        None
+    }
+
+    /// Removes what the adapter itself no longer needs, some of it at a time; says how much.
+    fn tidy(&self) -> BoxFuture<'_, Result<usize, StoreError>> {
+        Box::pin(async { Ok(0) })
+    }
 
     /// `Ok` while reads and writes are expected to work, else why not.
     fn health(&self) -> Result<(), StoreError>;

@@ -75,10 +75,16 @@ pub async fn unfinished_blobs_are_not_readable(make: &MakeStore<'_>) {
     writer.finish().await.unwrap();
     assert_eq!(read(store, "u/1").await.len(), 4_000_000);
     // The collector may take one that is being written; its writer then learns of it.
+    // Where others write too it may come too late for that: the collector meets it again.
     let writer = store.put_blob("u/2").await.unwrap();
     store.delete_blob("u/2").await.unwrap();
-    assert!(matches!(writer.finish().await, Err(StoreError::NoBlob)), "it was deleted");
-    assert!(is_missing(store, "u/2").await);
+    let finished = writer.finish().await;
+    if store.abilities().shared && finished.is_ok() {
+        assert!(store.list_blobs(None, 9).await.unwrap().contains(&"u/2".to_owned()));
+    } else {
+        assert!(matches!(finished, Err(StoreError::NoBlob)), "it was deleted");
+        assert!(is_missing(store, "u/2").await);
+    }
     store.close().await;
 }
 
@@ -124,7 +130,9 @@ pub async fn blobs_are_listed_in_order(make: &MakeStore<'_>) {
     assert_eq!(store.list_blobs(Some("a/c"), 2).await.unwrap(), ["a/z", "a0"]);
     assert!(store.list_blobs(None, 0).await.unwrap().is_empty());
     let writer = store.put_blob("b/unfinished").await.unwrap();
-    assert!(store.list_blobs(Some("a0"), 9).await.unwrap().contains(&"b/unfinished".to_owned()));
+    // Where others write too, what has not begun to arrive there is not there.
+    let begun = store.list_blobs(Some("a0"), 9).await.unwrap();
+    assert!(store.abilities().shared || begun.contains(&"b/unfinished".to_owned()));
     drop(writer);
     for name in sorted {
         assert_eq!(read(store, name).await, name.as_bytes());

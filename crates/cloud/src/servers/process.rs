@@ -1,0 +1,119 @@
+//! A server as a child process that cannot outlive the test, however the test ends.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Under load a Python or Node.js program takes its time.
+const START: Duration = Duration::from_secs(60);
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Kills the server as soon as its standard input ends: when we close it, and also when we die
+/// without a chance to. A test that keeps its server in a static never drops it.
+const TETHER: &str = r#"exec 3<&0; (read -r _ <&3; kill -9 $$) & exec "$@" </dev/null 3<&-"#;
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub address: SocketAddr,
+    child: Child,
+    tether: Option<ChildStdin>,
+}
+
+impl Process {
+    /// Starts `program`, which is below the directory of installed servers, and waits until
+    /// `ready` says so.
+    pub(super) fn start(
+        program: &str,
+        arguments: impl Fn(u16) -> Vec<String>,
+        ready: impl Fn(SocketAddr) -> bool,
+    ) -> Self {
+        let path = installed(program);
+        // Somebody else may take the port before the server does.
+        for _ in 0..3 {
+            let address = free_port();
+            let mut process = Self::spawn(&path, &arguments(address.port()), address);
+            if process.wait_until(&ready) {
+                return process;
+            }
+        }
+        panic!("{} does not start; try it by hand", path.display());
+    }
+
+    fn spawn(path: &Path, arguments: &[String], address: SocketAddr) -> Self {
+        let mut child = Command::new("sh")
+            .args(["-c", TETHER, "sh"])
+            .arg(path)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a shell");
+        let tether = child.stdin.take();
+        Self { address, child, tether }
+    }
+
+    /// Whether it became ready; not if it ended.
+    fn wait_until(&mut self, ready: impl Fn(SocketAddr) -> bool) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < START {
+            if ready(self.address) {
+                return true;
+            }
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        false
+    }
+}
+
+impl Drop for Process {
+    /// The tether does it, so that it never sees the number of a process already waited for.
+    fn drop(&mut self) {
+        drop(self.tether.take());
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(5) {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Where `scripts/cloud-servers` put it.
+fn installed(program: &str) -> PathBuf {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cloud");
+    let root = std::env::var_os("LOCKD_CLOUD_DIR").map_or_else(default, PathBuf::from);
+    let path = root.join(program);
+    assert!(
+        path.exists(),
+        "{} is not installed: run scripts/cloud-servers (LOCKD_CLOUD_DIR says where to)",
+        path.display()
+    );
+    path
+}
+
+fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("an address")
+}
+
+/// One request without a body; its status, or nothing while nobody listens.
+pub(super) fn ask(address: SocketAddr, request: &str) -> Option<u16> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    let end = format!("Host: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    stream.write_all(format!("{request}\r\n{end}").as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    text.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
+}

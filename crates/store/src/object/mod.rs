@@ -1,0 +1,580 @@
+//! The port over an object store: a record is an object that is only ever replaced by a conditional
+//! PUT, a blob is an object that is written once. Any number of servers may share one bucket: the
+//! store decides every race. What a server remembers about an object is a guess until the store has
+//! confirmed it, by a conditional GET or by taking a conditional PUT.
+
+mod blob;
+mod envelope;
+mod location;
+mod names;
+mod open;
+mod probe;
+mod swap;
+mod tidy;
+
+mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::list::PaginatedListOptions;
+use object_store::path::Path;
+use object_store::{GetOptions, ObjectMeta, UpdateVersion};
+use parking_lot::Mutex;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use crate::port::{
+    Abilities, BlobReader, BlobWriter, Gauges, Name, Op, Page, Revision, Store, StoreError, Stored,
+};
+use crate::time::StoreTime;
+use envelope::Envelope;
+use names::Prefix;
+use open::Bucket;
+use wire::{Line, tick_ms};
+
+pub use location::{BadLocation, Location, Service};
+pub use open::{Credentials, Encryption, ObjectOptions};
+pub use probe::{Check, Outcome, Report, Thoroughness};
+
+
+/// Where records, blobs and notes about uploads are under the store's prefix.
+const RECORDS: &str = "records";
+const BLOBS: &str = "blobs";
+const UPLOADS: &str = "uploads";
+
+/// Objects that one page of a listing names at most.
+const LIST_MAX: usize = 1_000;
+/// Records that a scan reads at a time.
+const READ_AHEAD: usize = 32;
+/// The first pause before something is tried again, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A store that is not asked anything is asked this often, for its time and whether it is there.
+const PULSE: Duration = Duration::from_secs(10);
+/// A server that knows the store's time no better than this does not serve.
+const BOUND_MAX_MS: u64 = 5_000;
+
+/// A lockd store in a bucket.
+pub struct ObjectStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    bucket: Arc<dyn Bucket>,
+    line: Arc<Line>,
+    prefix: Prefix,
+    known: Cache<Name, Known, ByBytes>,
+    timeout: Duration,
+    patience: Duration,
+    part_bytes: usize,
+    commits: AtomicU64,
+    /// Why the store cannot be used, since when.
+    failing: Mutex<Option<(String, i64)>>,
+    last_heard: AtomicU64,
+    closed: AtomicBool,
+    /// How far the search for old tombstones has come.
+    tidied: [Mutex<Option<String>>; tidy::UNIQUE.len()],
+}
+
+/// An object as it was last seen here.
+#[derive(Clone, Debug)]
+struct Known {
+    version: UpdateVersion,
+    envelope: Arc<Envelope>,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Name, Known> for ByBytes {
+    fn weight(&self, name: &Name, known: &Known) -> u64 {
+        (name.len() + known.envelope.weight() + 256) as u64
+    }
+}
+
+impl Known {
+    fn is_version(&self, other: &UpdateVersion) -> bool {
+        match (&self.version.e_tag, &other.e_tag) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.version.version == other.version,
+        }
+    }
+}
+
+/// What an error of the client says about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    NotFound,
+    NotModified,
+    /// A condition did not hold, or something else was under way.
+    Lost,
+    /// It was refused and nothing was done.
+    Refused,
+    /// It may have been done.
+    Unclear,
+}
+
+fn fault(error: &object_store::Error) -> Fault {
+    use object_store::Error as E;
+    match error {
+        E::NotFound { .. } => Fault::NotFound,
+        E::NotModified { .. } => Fault::NotModified,
+        E::AlreadyExists { .. } | E::Precondition { .. } => Fault::Lost,
+        E::PermissionDenied { .. }
+        | E::Unauthenticated { .. }
+        | E::InvalidPath { .. }
+        | E::NotSupported { .. }
+        | E::NotImplemented { .. } => Fault::Refused,
+        // Some requests have their status only in words.
+        error if error.to_string().contains(" 403 Forbidden") => Fault::Refused,
+        _ => Fault::Unclear,
+    }
+}
+
+/// Pauses that grow, and an end to them.
+struct Patience {
+    until: tokio::time::Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    /// Waits a little; `false` when it has been tried long enough.
+    async fn wait(&mut self) -> bool {
+        if tokio::time::Instant::now() >= self.until {
+            return false;
+        }
+        let jitter = rand::random_range(0.5..1.0);
+        tokio::time::sleep(self.pause.mul_f64(jitter)).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        true
+    }
+}
+
+impl ObjectStore {
+    /// Connects, without asking the store anything yet.
+    ///
+    /// # Errors
+    /// When the options contradict each other or credentials are malformed.
+    pub fn open(options: &ObjectOptions) -> Result<Self, StoreError> {
+        let line = Line::new(&options.location.bucket);
+        let bucket = options.connect(&line).map_err(unavailable)?;
+        let shared = Arc::new(Shared {
+            bucket,
+            line,
+            prefix: Prefix::new(&options.location.prefix),
+            known: Cache::with_weighter(10_000, options.cache_bytes.max(1 << 20), ByBytes),
+            timeout: options.timeout,
+            patience: options.patience,
+            part_bytes: options.part_bytes,
+            commits: AtomicU64::new(0),
+            failing: Mutex::new(None),
+            last_heard: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            tidied: Default::default(),
+        });
+        Ok(Self { shared })
+    }
+
+    /// The store's clock.
+    #[must_use]
+    pub fn time(&self) -> Arc<StoreTime> {
+        Arc::clone(&self.shared.line.time)
+    }
+
+    /// How many requests were sent to the store.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.shared.line.requests.load(Ordering::Relaxed)
+    }
+
+    /// Asks the store now and then while nobody else does, until it is closed.
+    pub async fn pulse(&self) {
+        let shared = Arc::clone(&self.shared);
+        let path = shared.prefix.path(RECORDS, "pulse");
+        let mut every = tokio::time::interval(PULSE);
+        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !shared.closed.load(Ordering::Relaxed) {
+            every.tick().await;
+            let heard = i64::try_from(shared.last_heard.load(Ordering::Relaxed)).unwrap_or(0);
+            let silent = tick_ms() - heard >= i64::try_from(PULSE.as_millis()).unwrap_or(0);
+            if silent || shared.failing.lock().is_some() {
+                let _told_in_health = shared.read_once(&path, None).await.is_ok();
+            }
+        }
+    }
+}
+
+fn unavailable(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Unavailable(error.to_string())
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".into())
+}
+
+impl Shared {
+    fn record_path(&self, name: &str) -> Path {
+        self.prefix.path(RECORDS, name)
+    }
+
+    fn patience(&self) -> Patience {
+        Patience { until: tokio::time::Instant::now() + self.patience, pause: PAUSE_MIN }
+    }
+
+    fn open(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Relaxed) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// One request, within its time.
+    async fn ask<T>(
+        &self,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, (Fault, String)> {
+        self.ask_within(self.timeout, request).await
+    }
+
+    async fn ask_within<T>(
+        &self,
+        time: Duration,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, (Fault, String)> {
+        let outcome = match tokio::time::timeout(time, request).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err((fault(&error), error.to_string())),
+            Err(_) => Err((Fault::Unclear, format!("no answer within {time:?}"))),
+        };
+        self.note(outcome.as_ref().err());
+        outcome
+    }
+
+    /// Remembers whether the store works.
+    fn note(&self, failed: Option<&(Fault, String)>) {
+        match failed {
+            Some((Fault::Unclear | Fault::Refused, why)) => {
+                let mut failing = self.failing.lock();
+                let since = failing.as_ref().map_or_else(tick_ms, |(_, since)| *since);
+                *failing = Some((why.clone(), since));
+            }
+            Some((Fault::NotFound | Fault::NotModified | Fault::Lost, _)) | None => {
+                self.last_heard.store(u64::try_from(tick_ms()).unwrap_or(0), Ordering::Relaxed);
+                let mut failing = self.failing.lock();
+                if failing.is_some() {
+                    *failing = None;
+                }
+            }
+        }
+    }
+
+    /// An object, or `None`; the one that is known when it has not changed.
+    async fn read_once(
+        &self,
+        path: &Path,
+        known: Option<&Known>,
+    ) -> Result<Option<Known>, (Fault, String)> {
+        let if_none_match = known.and_then(|known| known.version.e_tag.clone());
+        let options = GetOptions { if_none_match, ..GetOptions::default() };
+        let read = async {
+            let got = self.bucket.get_opts(path, options).await?;
+            let version =
+                UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
+            Ok((got.bytes().await?, version))
+        };
+        match self.ask(read).await {
+            Ok((bytes, version)) => {
+                let Some(envelope) = Envelope::decode(&bytes) else {
+                    return Err((Fault::Refused, format!("the object {path} is damaged")));
+                };
+                Ok(Some(Known { version, envelope: Arc::new(envelope) }))
+            }
+            Err((Fault::NotFound, _)) => Ok(None),
+            Err((Fault::NotModified, _)) => Ok(known.cloned()),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// As [`Shared::read_once`], tried again while the store does not answer.
+    async fn read(&self, path: &Path, known: Option<&Known>) -> Result<Option<Known>, StoreError> {
+        let mut patience = self.patience();
+        loop {
+            match self.read_once(path, known).await {
+                Ok(found) => return Ok(found),
+                Err((Fault::Refused, why)) if why.ends_with("is damaged") => {
+                    return Err(StoreError::Damaged(why));
+                }
+                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((_, why)) => {
+                    if !patience.wait().await {
+                        return Err(StoreError::Unavailable(why));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the store has under a name now, remembered.
+    async fn look(&self, name: &Name) -> Result<Option<Known>, StoreError> {
+        let known = self.known.get(name);
+        let found = self.read(&self.record_path(name), known.as_ref()).await?;
+        match &found {
+            Some(found) => self.known.insert(Arc::clone(name), found.clone()),
+            None => {
+                self.known.remove(name);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Names of objects in order, each greater than `after`, until `take` has seen enough.
+    async fn list(
+        &self,
+        area: &str,
+        prefix: &str,
+        after: Option<&str>,
+        mut take: impl FnMut(ObjectMeta) -> bool + Send,
+    ) -> Result<(), StoreError> {
+        let prefix = self.prefix.key(area, prefix);
+        let after = after.map(|after| self.prefix.key(area, after));
+        let mut page_token = None;
+        loop {
+            let options = PaginatedListOptions {
+                offset: after.clone(),
+                max_keys: Some(LIST_MAX),
+                page_token: page_token.take(),
+                ..PaginatedListOptions::default()
+            };
+            let page = self.list_page(&prefix, options).await?;
+            for object in page.result.objects {
+                // Not every service begins where it is told to.
+                let is_later = after.as_deref().is_none_or(|after| object.location.as_ref() > after);
+                if is_later && !take(object) {
+                    return Ok(());
+                }
+            }
+            page_token = page.page_token;
+            if page_token.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn list_page(
+        &self,
+        prefix: &str,
+        options: PaginatedListOptions,
+    ) -> Result<object_store::list::PaginatedListResult, StoreError> {
+        let mut patience = self.patience();
+        loop {
+            let asked = self.ask(self.bucket.list_paginated(Some(prefix), options.clone())).await;
+            match asked {
+                Ok(page) => return Ok(page),
+                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((_, why)) => {
+                    if !patience.wait().await {
+                        return Err(StoreError::Unavailable(why));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes an object; none there is fine.
+    async fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        let mut patience = self.patience();
+        loop {
+            let asked = self.ask(object_store::ObjectStoreExt::delete(&*self.bucket, path)).await;
+            match asked {
+                Ok(()) | Err((Fault::NotFound, _)) => return Ok(()),
+                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((_, why)) => {
+                    if !patience.wait().await {
+                        return Err(StoreError::Unknown(why));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, StoreError> {
+        let mut page = Page::new();
+        let mut after = after.map(str::to_owned);
+        let may_be_one = !prefix.is_empty() && !prefix.ends_with(['/', '!']);
+        if may_be_one && after.as_deref().is_none_or(|after| after < prefix) {
+            // Azure's client leaves out the object that is called like the prefix itself.
+            let name = Name::from(prefix);
+            let found = self.look(&name).await?.and_then(|found| found.envelope.stored());
+            page.extend(found.map(|stored| (name, stored)));
+            after = Some(prefix.to_owned());
+        }
+        while page.len() < limit {
+            let wanted = limit - page.len();
+            let mut names: Vec<Name> = Vec::new();
+            self.list(RECORDS, prefix, after.as_deref(), |object| {
+                if let Some(name) = self.prefix.name(RECORDS, object.location.as_ref()) {
+                    names.push(name.into());
+                }
+                names.len() < wanted
+            })
+            .await?;
+            let Some(last) = names.last() else { break };
+            after = Some(last.to_string());
+            let is_end = names.len() < wanted;
+            let found: Vec<Option<(Name, Stored)>> = stream::iter(names)
+                .map(|name| async move {
+                    let found = self.look(&name).await?;
+                    let stored = found.and_then(|found| found.envelope.stored());
+                    Ok::<_, StoreError>(stored.map(|stored| (name, stored)))
+                })
+                .buffered(READ_AHEAD)
+                .try_collect()
+                .await?;
+            page.extend(found.into_iter().flatten());
+            if is_end {
+                break;
+            }
+        }
+        Ok(page)
+    }
+}
+
+impl Store for ObjectStore {
+    fn abilities(&self) -> Abilities {
+        Abilities { atomic_batch: false, snapshot: false, shared: true, watch: false }
+    }
+
+    fn load(&self, name: &Name) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
+        let name = Arc::clone(name);
+        Box::pin(async move {
+            self.shared.open()?;
+            Ok(self.shared.look(&name).await?.and_then(|found| found.envelope.stored()))
+        })
+    }
+
+    fn recall(&self, name: &Name) -> Option<Option<Stored>> {
+        self.shared.known.get(name).map(|known| known.envelope.stored())
+    }
+
+    fn load_many(&self, names: &[Name]) -> BoxFuture<'_, Result<Vec<Option<Stored>>, StoreError>> {
+        let names = names.to_vec();
+        Box::pin(async move {
+            let loads = names.into_iter().map(|name| async move { self.load(&name).await });
+            stream::iter(loads).buffered(READ_AHEAD).try_collect().await
+        })
+    }
+
+    fn scan(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Page, StoreError>> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        Box::pin(async move {
+            self.shared.open()?;
+            self.shared.scan(&prefix, after.as_deref(), limit).await
+        })
+    }
+
+    fn commit(&self, mut ops: Vec<Op>) -> BoxFuture<'_, Result<Vec<Revision>, StoreError>> {
+        Box::pin(async move {
+            self.shared.open()?;
+            let Some(op) = ops.pop() else { return Ok(Vec::new()) };
+            if !ops.is_empty() {
+                let why = "an object store writes one record at a time";
+                return Err(StoreError::Unavailable(why.into()));
+            }
+            let revision = self.shared.write(op).await?;
+            self.shared.commits.fetch_add(1, Ordering::Relaxed);
+            Ok(vec![revision])
+        })
+    }
+
+    fn put_blob(&self, name: &str) -> BoxFuture<'_, Result<Box<dyn BlobWriter>, StoreError>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            self.shared.open()?;
+            blob::put(&self.shared, &name).await
+        })
+    }
+
+    fn get_blob(&self, name: &str) -> BoxFuture<'_, Result<Box<dyn BlobReader>, StoreError>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            self.shared.open()?;
+            blob::get(&self.shared, &name).await
+        })
+    }
+
+    fn delete_blob(&self, name: &str) -> BoxFuture<'_, Result<(), StoreError>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            self.shared.open()?;
+            blob::delete(&self.shared, &name).await
+        })
+    }
+
+    fn list_blobs(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<String>, StoreError>> {
+        let after = after.map(str::to_owned);
+        Box::pin(async move {
+            self.shared.open()?;
+            blob::list(&self.shared, after.as_deref(), limit).await
+        })
+    }
+
+    fn time(&self) -> Option<Arc<StoreTime>> {
+        Some(self.time())
+    }
+
+    fn tidy(&self) -> BoxFuture<'_, Result<usize, StoreError>> {
+        Box::pin(async move {
+            self.shared.open()?;
+            tidy::tombstones(&self.shared).await
+        })
+    }
+
+    fn health(&self) -> Result<(), StoreError> {
+        self.shared.open()?;
+        if let Some((why, _)) = &*self.shared.failing.lock() {
+            return Err(StoreError::Unavailable(why.clone()));
+        }
+        match self.shared.line.time.now(tick_ms()) {
+            Some(now) if now.bound_ms > BOUND_MAX_MS => Err(StoreError::Unavailable(format!(
+                "the store's time is known to {} ms only, which is too little to tell whose \
+                 leases are over",
+                now.bound_ms
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn gauges(&self) -> Gauges {
+        let commits = self.shared.commits.load(Ordering::Relaxed);
+        Gauges { batches: commits, commits, ..Gauges::default() }
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.shared.closed.store(true, Ordering::Relaxed);
+        Box::pin(async {})
+    }
+}
+
+/// Bytes that are put at once.
+fn payload(bytes: Bytes) -> object_store::PutPayload {
+    object_store::PutPayload::from_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests;

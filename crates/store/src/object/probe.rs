@@ -1,0 +1,288 @@
+//! Finds out whether a store keeps the promises that everything rests on, before anything is
+//! trusted to it. A store may answer every condition rightly when asked one at a time and still let
+//! two of many racers win: so many race, for several rounds.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use object_store::list::PaginatedListOptions;
+use object_store::{GetOptions, ObjectStoreExt as _, PutMode, PutOptions, UpdateVersion};
+
+use super::{Fault, ObjectStore, Shared, payload, tick_ms};
+use crate::port::StoreError;
+
+const AREA: &str = "probe";
+
+/// How much is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thoroughness {
+    pub rounds: usize,
+    pub racers: usize,
+}
+
+impl Thoroughness {
+    /// At every start.
+    pub const START: Self = Self { rounds: 3, racers: 12 };
+    /// When asked to verify.
+    pub const FULL: Self = Self { rounds: 10, racers: 24 };
+}
+
+/// One thing that was tried.
+#[derive(Clone, Debug)]
+pub struct Check {
+    pub name: &'static str,
+    pub outcome: Outcome,
+    pub took: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    /// The store does not do what it must.
+    Failed(String),
+    /// We may not do this.
+    Denied(String),
+    /// It could not be tried, because of what failed before.
+    Skipped,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub checks: Vec<Check>,
+    /// How far the store's clock is ahead of this machine's, and how exactly that is known.
+    pub clock: Option<(i64, u64)>,
+}
+
+impl Report {
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.checks.iter().all(|check| check.outcome == Outcome::Passed)
+    }
+
+    /// Whether something is missing that rights would grant.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        self.checks.iter().any(|check| matches!(check.outcome, Outcome::Denied(_)))
+    }
+
+    /// What failed first, in a sentence.
+    #[must_use]
+    pub fn why(&self) -> Option<String> {
+        self.checks.iter().find_map(|check| match &check.outcome {
+            Outcome::Failed(why) => Some(format!("{}: {why}", check.name)),
+            Outcome::Denied(why) => Some(format!("{}: denied: {why}", check.name)),
+            Outcome::Passed | Outcome::Skipped => None,
+        })
+    }
+}
+
+impl ObjectStore {
+    /// Tries everything on objects of its own and removes them again.
+    pub async fn probe(&self, how: Thoroughness) -> Report {
+        let probe = Probe { shared: &self.shared, id: format!("{:032x}", rand::random::<u128>()) };
+        let mut report = Report::default();
+        run(&mut report, "list", probe.list()).await;
+        run(&mut report, "write", probe.write()).await;
+        run(&mut report, "read", probe.read()).await;
+        run(&mut report, "create only if absent", probe.create()).await;
+        run(&mut report, "replace only if unchanged", probe.replace()).await;
+        run(&mut report, "read only if changed", probe.changed()).await;
+        let passed = report.passed();
+        if passed {
+            run(&mut report, "one winner of many that create", probe.race_create(how)).await;
+            run(&mut report, "one winner of many that replace", probe.race_replace(how)).await;
+        } else {
+            for name in ["one winner of many that create", "one winner of many that replace"] {
+                let check = Check { name, outcome: Outcome::Skipped, took: Duration::ZERO };
+                report.checks.push(check);
+            }
+        }
+        run(&mut report, "delete", probe.clean(how)).await;
+        report.clock = self.shared.line.time.now(tick_ms()).map(|now| {
+            let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            let wall = wall.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(0));
+            (i64::try_from(now.unix_ms).unwrap_or(0) - wall, now.bound_ms)
+        });
+        report
+    }
+
+    /// Refuses a store that cannot keep the promises.
+    ///
+    /// # Errors
+    /// With what was found, when anything was.
+    pub async fn verify(&self, how: Thoroughness) -> Result<Report, StoreError> {
+        let report = self.probe(how).await;
+        match report.why() {
+            None => Ok(report),
+            Some(why) => Err(StoreError::Unavailable(why)),
+        }
+    }
+}
+
+async fn run(
+    report: &mut Report,
+    name: &'static str,
+    check: impl Future<Output = Result<(), (Fault, String)>>,
+) {
+    let start = Instant::now();
+    let outcome = match check.await {
+        Ok(()) => Outcome::Passed,
+        Err((Fault::Refused, why)) => Outcome::Denied(why),
+        Err((_, why)) => Outcome::Failed(why),
+    };
+    report.checks.push(Check { name, outcome, took: start.elapsed() });
+}
+
+struct Probe<'a> {
+    shared: &'a Arc<Shared>,
+    id: String,
+}
+
+type Tried = Result<(), (Fault, String)>;
+
+fn broken(why: impl Into<String>) -> (Fault, String) {
+    (Fault::Unclear, why.into())
+}
+
+impl Probe<'_> {
+    fn path(&self, name: &str) -> object_store::path::Path {
+        self.shared.prefix.path(AREA, &format!("{}/{name}", self.id))
+    }
+
+    async fn put(&self, name: &str, text: &str, mode: PutMode) -> Result<UpdateVersion, (Fault, String)> {
+        let options = PutOptions { mode, ..PutOptions::default() };
+        // Never the same bytes twice: an ETag made of the content would be the same too.
+        let body = Bytes::from(format!("{text} {:032x}", rand::random::<u128>()));
+        let path = self.path(name);
+        let put = self.shared.bucket.put_opts(&path, payload(body), options);
+        Ok(self.shared.ask(put).await?.into())
+    }
+
+    async fn list(&self) -> Tried {
+        let prefix = self.shared.prefix.key(AREA, &self.id);
+        let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
+        self.shared.ask(self.shared.bucket.list_paginated(Some(&prefix), options)).await.map(drop)
+    }
+
+    async fn write(&self) -> Tried {
+        let version = self.put("plain", "first", PutMode::Overwrite).await?;
+        if version.e_tag.is_none() && version.version.is_none() {
+            return Err(broken("a PUT is answered without an ETag"));
+        }
+        Ok(())
+    }
+
+    async fn read(&self) -> Tried {
+        let path = self.path("plain");
+        let read = async {
+            self.shared.bucket.get_opts(&path, GetOptions::default()).await?.bytes().await
+        };
+        let body = self.shared.ask(read).await?;
+        if body.starts_with(b"first ") { Ok(()) } else { Err(broken("another body came back")) }
+    }
+
+    async fn create(&self) -> Tried {
+        self.put("created", "first", PutMode::Create).await?;
+        match self.put("created", "second", PutMode::Create).await {
+            Err((Fault::Lost, _)) => Ok(()),
+            Ok(_) => Err(broken("If-None-Match: * is ignored, an object was created twice")),
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn replace(&self) -> Tried {
+        let first = self.put("replaced", "first", PutMode::Create).await?;
+        let second = self.put("replaced", "second", PutMode::Update(first.clone())).await?;
+        match self.put("replaced", "stale", PutMode::Update(first)).await {
+            Err((Fault::Lost, _)) => {}
+            Ok(_) => return Err(broken("If-Match is ignored, an old version was replaced")),
+            Err(other) => return Err(other),
+        }
+        match self.put("missing", "stale", PutMode::Update(second)).await {
+            Err((Fault::Lost | Fault::NotFound, _)) => Ok(()),
+            Ok(_) => Err(broken("If-Match is ignored for an object that is not there")),
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn changed(&self) -> Tried {
+        let version = self.put("read", "first", PutMode::Overwrite).await?;
+        let path = self.path("read");
+        let get = |if_none_match: Option<String>| {
+            let options = GetOptions { if_none_match, ..GetOptions::default() };
+            self.shared.ask(self.shared.bucket.get_opts(&path, options))
+        };
+        match get(version.e_tag.clone()).await {
+            Err((Fault::NotModified, _)) | Ok(_) => {}
+            Err(other) => return Err(other),
+        }
+        self.put("read", "second", PutMode::Overwrite).await?;
+        match get(version.e_tag).await {
+            Ok(_) => Ok(()),
+            Err((Fault::NotModified, _)) => Err(broken("a changed object is called unchanged")),
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn race_create(&self, how: Thoroughness) -> Tried {
+        for round in 0..how.rounds {
+            let name = format!("race-{round}");
+            let tries = (0..how.racers).map(|_| self.put(&name, "racer", PutMode::Create));
+            one_winner(round, join_all(tries).await)?;
+        }
+        Ok(())
+    }
+
+    async fn race_replace(&self, how: Thoroughness) -> Tried {
+        let mut version = self.put("race", "start", PutMode::Create).await?;
+        for round in 0..how.rounds {
+            let mode = PutMode::Update(version);
+            let tries = (0..how.racers).map(|_| self.put("race", "racer", mode.clone()));
+            version = match one_winner(round, join_all(tries).await)? {
+                Some(version) => version,
+                None => self.put("race", "again", PutMode::Overwrite).await?,
+            };
+        }
+        Ok(())
+    }
+
+    async fn clean(&self, how: Thoroughness) -> Tried {
+        let races = (0..how.rounds).map(|round| format!("race-{round}"));
+        let others = ["plain", "created", "replaced", "missing", "read", "race"];
+        for name in others.into_iter().map(str::to_owned).chain(races) {
+            let path = self.path(&name);
+            match self.shared.ask(self.shared.bucket.delete(&path)).await {
+                Ok(()) | Err((Fault::NotFound, _)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// At most one may win. None is possible too: a service may refuse all that come at the same time.
+fn one_winner(
+    round: usize,
+    tries: Vec<Result<UpdateVersion, (Fault, String)>>,
+) -> Result<Option<UpdateVersion>, (Fault, String)> {
+    let racers = tries.len();
+    let mut winners = Vec::new();
+    for tried in tries {
+        match tried {
+            Ok(version) => winners.push(version),
+            Err((Fault::Refused, why)) => return Err((Fault::Refused, why)),
+            Err(_) => {}
+        }
+    }
+    if winners.len() > 1 {
+        return Err(broken(format!(
+            "{} of {racers} writers won the same race (round {round}): the store checks the \
+             condition and writes later, so two servers could hold one lease",
+            winners.len()
+        )));
+    }
+    Ok(winners.pop())
+}

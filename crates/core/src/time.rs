@@ -96,8 +96,11 @@ pub struct BootId(pub u128);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     pub boot: BootId,
-    /// The present when this process started.
+    /// The present when this process started. Where others write too: the present, whose wall time
+    /// is the latest that it can be by the clock that all have in common.
     pub start: Now,
+    /// By how much less than that it may be: what others wrote is over only after this as well.
+    pub slack: Span,
 }
 
 impl Timeline {
@@ -109,8 +112,11 @@ impl Timeline {
         if boot == self.boot {
             return stored;
         }
-        let left = Span(stored.wall.0.saturating_sub(self.start.wall.0).min(ttl.0));
-        self.start.plus(left)
+        let until = stored.wall.plus(self.slack);
+        let most = ttl.0.saturating_add(self.slack.0);
+        let left = Span(until.0.saturating_sub(self.start.wall.0).min(most));
+        let Deadline { tick, wall } = self.start.plus(left);
+        Deadline { tick, wall: UnixMillis(wall.0.saturating_sub(self.slack.0)) }
     }
 }
 
@@ -118,8 +124,11 @@ impl Timeline {
 mod tests {
     use super::{BootId, Deadline, Now, Span, Tick, Timeline, UnixMillis};
 
-    const TIMELINE: Timeline =
-        Timeline { boot: BootId(7), start: Now { tick: Tick(500), wall: UnixMillis(1_000_000) } };
+    const TIMELINE: Timeline = Timeline {
+        boot: BootId(7),
+        start: Now { tick: Tick(500), wall: UnixMillis(1_000_000) },
+        slack: Span::ZERO,
+    };
 
     fn stored(tick: u64, wall: u64) -> Deadline {
         Deadline { tick: Tick(tick), wall: UnixMillis(wall) }
@@ -143,6 +152,19 @@ mod tests {
         assert_eq!(ahead.tick, Tick(30_500));
         let behind = TIMELINE.place(stored(1, 5), BootId(6), Span(30_000));
         assert_eq!(behind.tick, Tick(500));
+    }
+
+    #[test]
+    fn what_others_wrote_is_over_when_the_clock_in_common_is_sure_of_it() {
+        let timeline = Timeline { slack: Span(300), ..TIMELINE };
+        let placed = timeline.place(stored(1, 1_010_000), BootId(6), Span(30_000));
+        assert_eq!(placed, stored(10_800, 1_010_000), "later, but shown as it was");
+        let over = timeline.place(stored(1, 999_700), BootId(6), Span(30_000));
+        assert!(over.is_past(TIMELINE.start));
+        let almost = timeline.place(stored(1, 999_701), BootId(6), Span(30_000));
+        assert!(!almost.is_past(TIMELINE.start));
+        let own = stored(600, 5);
+        assert_eq!(timeline.place(own, BootId(7), Span(1)), own, "one's own stands as it is");
     }
 
     #[test]

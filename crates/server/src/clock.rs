@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockd_core::time::{BootId, Now, Span, Tick, Timeline, UnixMillis};
+use lockd_store::{StoreNow, StoreTime};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -30,7 +31,7 @@ impl SystemClock {
     /// Reads the boot id and the present; the timeline begins here.
     #[must_use]
     pub fn start() -> Self {
-        Self { timeline: Timeline { boot: boot_id(), start: read() } }
+        Self { timeline: Timeline { boot: boot_id(), start: read(), slack: Span::ZERO } }
     }
 }
 
@@ -44,17 +45,64 @@ impl Clock for SystemClock {
     }
 
     fn sleep_until(&self, tick: Tick) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            loop {
-                let left = read().tick.until(tick);
-                if left == Span::ZERO {
-                    return;
-                }
-                // The runtime's timer stands still during a suspend: never sleep long in one go.
-                tokio::time::sleep(Duration::from_millis(left.0.min(60_000))).await;
-            }
-        })
+        sleep_until(tick)
     }
+}
+
+/// The clock of a server that shares its store with others: ticks are its own, wall time is the
+/// store's. One's own leases end on one's own clock; those of others when the store's clock is sure
+/// to have passed their end, whatever the wall clock of either machine says.
+#[derive(Clone, Debug)]
+pub struct SharedClock {
+    boot: BootId,
+    time: Arc<StoreTime>,
+}
+
+impl SharedClock {
+    /// Of a process that has asked the store something before.
+    #[must_use]
+    pub fn start(time: Arc<StoreTime>) -> Self {
+        Self { boot: BootId(rand::random()), time }
+    }
+
+    fn read(&self) -> (Now, Span) {
+        let local = read();
+        match self.time.now(i64::try_from(local.tick.0).unwrap_or(i64::MAX)) {
+            Some(StoreNow { unix_ms, bound_ms }) => {
+                let wall = UnixMillis(unix_ms.saturating_add(bound_ms));
+                (Now { tick: local.tick, wall }, Span(bound_ms.saturating_mul(2)))
+            }
+            None => (local, Span::ZERO),
+        }
+    }
+}
+
+impl Clock for SharedClock {
+    fn now(&self) -> Now {
+        self.read().0
+    }
+
+    fn timeline(&self) -> Timeline {
+        let (start, slack) = self.read();
+        Timeline { boot: self.boot, start, slack }
+    }
+
+    fn sleep_until(&self, tick: Tick) -> BoxFuture<'static, ()> {
+        sleep_until(tick)
+    }
+}
+
+fn sleep_until(tick: Tick) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        loop {
+            let left = read().tick.until(tick);
+            if left == Span::ZERO {
+                return;
+            }
+            // The runtime's timer stands still during a suspend: never sleep long in one go.
+            tokio::time::sleep(Duration::from_millis(left.0.min(60_000))).await;
+        }
+    })
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the clock everybody else asks")]
@@ -93,7 +141,7 @@ struct Shared {
 impl ManualClock {
     #[must_use]
     pub fn at(now: Now) -> Self {
-        let timeline = Timeline { boot: BootId(1), start: now };
+        let timeline = Timeline { boot: BootId(1), start: now, slack: Span::ZERO };
         let shared = Shared { now: Mutex::new((now, timeline)), moved: Notify::new() };
         Self { shared: Arc::new(shared) }
     }
@@ -120,7 +168,7 @@ impl ManualClock {
             if boot != now.1.boot {
                 now.0.tick = Tick(1);
             }
-            now.1 = Timeline { boot, start: now.0 };
+            now.1 = Timeline { boot, start: now.0, slack: Span::ZERO };
         }
         self.shared.moved.notify_waiters();
     }

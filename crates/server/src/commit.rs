@@ -5,6 +5,7 @@
 mod batch;
 mod index;
 mod many;
+mod pipe;
 mod together;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -38,6 +39,7 @@ pub(crate) use index::{
 };
 use index::{index_name, stand_name};
 pub(crate) use many::{DUE_PREFIX, NotSettled, TXN_PREFIX, decode_txn};
+use pipe::{Piped, Pipes};
 pub(crate) use together::{NotJoined, Together, Verdict};
 
 /// How often a race for one record may be lost before the caller is told to come back.
@@ -93,6 +95,7 @@ pub(crate) struct Records {
     under_way: AtomicUsize,
     begun: AtomicU64,
     turns: Vec<Mutex<()>>,
+    pipes: Pipes,
     /// Requests under one idempotency key take turns too, each before those of its keys.
     stamp_turns: Vec<Mutex<()>>,
     /// Keeps those who choose keys from choosing who shares a turn.
@@ -130,6 +133,7 @@ impl Records {
             under_way: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
+            pipes: Pipes::default(),
             stamp_turns: (0..STAMP_TURNS).map(|_| Mutex::new(())).collect(),
             secret: parts.secret,
         }
@@ -141,11 +145,7 @@ impl Records {
 
     /// The record of a key as it is durable now.
     pub(crate) async fn load(self: &Arc<Self>, key: &KeyName) -> Result<KeyRecord, StoreError> {
-        if self.is_settled() {
-            return Ok(self.load_stored(key).await?.record);
-        }
-        let _turn = self.turn(key).lock().await;
-        Ok(self.load_settled(key).await?.record)
+        Ok(self.load_present(key).await?.record)
     }
 
     /// Several records as of one moment; `Conflict` when they change too fast for that.
@@ -178,8 +178,7 @@ impl Records {
     async fn load_each(self: &Arc<Self>, keys: &[KeyName]) -> Result<Vec<Loaded>, StoreError> {
         let mut records = Vec::with_capacity(keys.len());
         for key in keys {
-            let _turn = self.turn(key).lock().await;
-            records.push(self.load_settled(key).await?);
+            records.push(self.load_present(key).await?);
         }
         Ok(records)
     }
@@ -215,7 +214,13 @@ impl Records {
         fences: &[KeyName],
         mut decide: impl FnMut(&KeyRecord, &FenceFacts, Now) -> Result<Decided<A>, R>,
     ) -> Result<A, CommitError<R>> {
-        let _turn = self.turn(key).lock().await;
+        if !self.is_atomic()
+            && fences.is_empty()
+            && let Piped::Done(done) = self.commit_piped(key, &mut decide).await
+        {
+            return done;
+        }
+        let _turn = self.alone(key).await;
         for _ in 0..ATTEMPTS_MAX {
             let Loaded { stored, record } = self.load_settled(key).await?;
             let staged = record.staged.iter().flat_map(staged_fences);
@@ -270,6 +275,14 @@ impl Records {
 
     /// What is durable now may be told and acted upon.
     fn follow(self: &Arc<Self>, key: &KeyName, record: &KeyRecord, effects: &[Effect]) {
+        self.tell(key, record, effects);
+        if effects.iter().any(|effect| matches!(effect, Effect::Ended { .. })) {
+            self.lines.wake(key);
+        }
+    }
+
+    /// Everybody but the next in line.
+    fn tell(self: &Arc<Self>, key: &KeyName, record: &KeyRecord, effects: &[Effect]) {
         self.live.follow(key, record);
         match message::place(record) {
             Some(place) => {
@@ -286,10 +299,7 @@ impl Records {
         }
         for effect in effects {
             match effect {
-                Effect::Ended { how, .. } => {
-                    self.metrics.lease_ended(how);
-                    self.lines.wake(key);
-                }
+                Effect::Ended { how, .. } => self.metrics.lease_ended(how),
                 Effect::DropBlob(name) => self.drop_blob(Arc::clone(name)),
                 Effect::Granted => {
                     self.metrics.leases_granted.inc();
@@ -340,7 +350,7 @@ impl Records {
 
     /// Takes over what the store says about who holds a key.
     pub(crate) async fn adopt(self: &Arc<Self>, key: &KeyName) -> Result<(), StoreError> {
-        let _turn = self.turn(key).lock().await;
+        let _turn = self.alone(key).await;
         let Loaded { stored, record } = self.load_settled(key).await?;
         self.live.follow(key, &record);
         if queue::role(key) == Some(Role::Message) {
@@ -404,13 +414,17 @@ impl Records {
         txn: Option<TxnId>,
         keys: impl IntoIterator<Item = &'a KeyName>,
     ) -> Vec<MutexGuard<'_, ()>> {
-        let mut turns: Vec<usize> = keys.into_iter().map(|key| self.turn_of(key)).collect();
+        let keys: Vec<&KeyName> = keys.into_iter().collect();
+        let mut turns: Vec<usize> = keys.iter().map(|key| self.turn_of(key)).collect();
         turns.extend(txn.map(|txn| self.turn_of(&txn)));
         turns.sort_unstable();
         turns.dedup();
         let mut taken = Vec::with_capacity(turns.len());
         for turn in turns {
             taken.push(self.turn_at(turn).lock().await);
+        }
+        for key in keys {
+            self.settled_down(key).await;
         }
         taken
     }

@@ -11,6 +11,8 @@ pub use value::BadValue;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockd_store::object::ObjectOptions;
+
 /// One setting: its flag is `--name`, its variable `LOCKD_NAME`, its key in the file `name`.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -41,8 +43,18 @@ pub const SETTINGS: &[Setting] = &[
     value(
         "store",
         "",
-        "Where data lives: a path, embedded:///path or mem:// (default: ~/.lockd/data)",
+        "Where data lives: a path, mem://, s3://bucket/prefix, s3://host:port/bucket/prefix, \
+         azure://account/container/prefix or gs://bucket/prefix (default: ~/.lockd/data)",
     ),
+    value("s3-region", "", "Region of the bucket (default: as AWS_REGION says, else us-east-1)"),
+    value("s3-endpoint", "", "URL of a store that speaks the language of S3"),
+    value("s3-sse", "", "Encryption by the store: AES256 or aws:kms"),
+    value("s3-kms-key-id", "", "Key for aws:kms; the bucket's own if none is named"),
+    value("s3-max-part-size", "8MiB", "Uploads above this are made in parts of this size"),
+    value("s3-timeout", "10s", "How long one request to an object store may take"),
+    value("s3-retry-timeout", "20s", "How long a failed request to an object store is tried again"),
+    value("azure-endpoint", "", "URL of the account, instead of Azure's own"),
+    value("gcs-endpoint", "", "URL of the service, instead of Google's own"),
     switch("allow-network-fs", "false", "Allow the embedded store on a network file system"),
     value("default-namespace", "default", "Namespace of requests that name none"),
     value("default-ttl", "30s", "Time to live of leases that ask for none"),
@@ -55,7 +67,7 @@ pub const SETTINGS: &[Setting] = &[
     value(
         "store-cache",
         "auto",
-        "Memory for records at rest in the embedded store; auto: a quarter of it, at most 512MiB",
+        "Memory for records read before; auto: a quarter of it, at most 512MiB",
     ),
     value("sweeper-interval", "5m", "How often the lease index is looked through"),
     value("tc-decision-retention", "24h", "How long a decided transaction is remembered"),
@@ -168,6 +180,7 @@ pub enum Family {
 pub enum StoreSetting {
     Memory,
     Embedded(PathBuf),
+    Object(Box<ObjectOptions>),
 }
 
 impl Settings {

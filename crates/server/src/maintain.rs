@@ -11,7 +11,7 @@ use lockd_core::key::KeyName;
 use lockd_core::lease::{self, InTxn};
 use lockd_core::message;
 use lockd_core::record::{Change, Content, End, KeyRecord, State};
-use lockd_core::time::{BootId, Now, Tick, Timeline, UnixMillis};
+use lockd_core::time::{BootId, Now, Span, Tick, Timeline, UnixMillis};
 use lockd_core::txn::{self, Outcome, TxnState, Why};
 use lockd_store::embedded::{self, BackupError, Problem, Report, RestoreSummary};
 use lockd_store::{EmbeddedOptions, EmbeddedStore, Name, OpenError, Store, StoreError, codec};
@@ -46,7 +46,7 @@ pub enum MaintainError {
 
 /// Every stored lease counts as over: nobody reads times from a store at rest.
 const NO_TIME: Timeline =
-    Timeline { boot: BootId(0), start: Now { tick: Tick(0), wall: UnixMillis(0) } };
+    Timeline { boot: BootId(0), start: Now { tick: Tick(0), wall: UnixMillis(0) }, slack: Span::ZERO };
 
 /// Restores a backup into an empty or missing directory. Leases are ended, tokens go on far above
 /// all that were ever given, also for keys that the backup does not know, and also when the same

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockd_core::time::Span;
-use lockd_store::{EmbeddedOptions, EmbeddedStore, MemStore, OpenError, Store, StoreError};
+use lockd_store::object::{ObjectOptions, Thoroughness};
+use lockd_store::{EmbeddedOptions, EmbeddedStore, MemStore, ObjectStore, OpenError, Store, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::app::{App, Limits};
 use crate::background;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SharedClock, SystemClock};
 use crate::commit::{self, Records};
 use crate::config::{Address, Settings, StoreSetting};
 use crate::connection::{self, Rules};
@@ -35,6 +36,8 @@ pub enum StartError {
     Open(#[from] OpenError),
     #[error("the store could not be read: {0}")]
     Store(#[from] StoreError),
+    #[error("{location} cannot be used: {why}")]
+    Object { location: String, why: String },
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: std::io::Error },
     #[error("a task of the runtime failed: {0}")]
@@ -94,12 +97,16 @@ impl Server {
         let identity = open_identity(&settings, &metrics).await?;
         let (store, embedded) = match parts.store {
             Some(store) => (store, None),
-            None => open_store(&settings, &metrics).await?,
+            None => open_store(&settings, &metrics, &tasks).await?,
+        };
+        let clock = match store.time() {
+            Some(time) => Arc::new(SharedClock::start(time)),
+            None => parts.clock,
         };
         let ids = (parts.ids)();
         let records = Records::new(commit::Parts {
             store: Arc::clone(&store),
-            clock: parts.clock,
+            clock,
             metrics: Arc::clone(&metrics),
             tasks: tasks.clone(),
             waiters_max: settings.max_waiters,
@@ -252,9 +259,14 @@ async fn open_identity(
 
 type Opened = (Arc<dyn Store>, Option<Arc<EmbeddedStore>>);
 
-async fn open_store(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Opened, StartError> {
+async fn open_store(
+    settings: &Settings,
+    metrics: &Arc<Metrics>,
+    tasks: &Tasks,
+) -> Result<Opened, StartError> {
     let path: PathBuf = match &settings.store {
         StoreSetting::Memory => return Ok((Arc::new(MemStore::new()), None)),
+        StoreSetting::Object(options) => return Ok((open_bucket(options, tasks).await?, None)),
         StoreSetting::Embedded(path) => path.clone(),
     };
     let mut options = EmbeddedOptions::new(path);
@@ -264,6 +276,24 @@ async fn open_store(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Opene
     let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
     let store = opened.map_err(|error| StartError::Runtime(error.to_string()))??;
     Ok((Arc::clone(&store) as _, Some(store)))
+}
+
+/// Connects to an object store that keeps its promises, and stays in touch with it.
+async fn open_bucket(
+    options: &ObjectOptions,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Store>, StartError> {
+    let refused = |why: String| StartError::Object { location: options.location.to_string(), why };
+    let store = ObjectStore::open(options).map_err(|error| refused(error.to_string()))?;
+    let store = Arc::new(store);
+    let report = store.probe(Thoroughness::START).await;
+    if let Some(why) = report.why() {
+        let next = "`lockd verify store` tries everything and says which rights are needed";
+        return Err(refused(format!("{why}; {next}")));
+    }
+    let pulse = Arc::clone(&store);
+    tasks.spawn("pulse", async move { pulse.pulse().await });
+    Ok(store)
 }
 
 fn span(duration: Duration) -> Span {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
-use lockd_core::record::{Decided, KeyRecord};
+use lockd_core::record::{Decided, Effect, KeyRecord};
 use lockd_core::txn::TxnRecord;
 use lockd_store::{Expect, Op, Revision, Store, StoreError, Stored, Write, codec};
 
-use super::index::index_ops;
+use super::index::{LEASE_PREFIX, index_ops};
 use super::many::{due_op, txn_name};
 use super::{Records, record_name};
 
@@ -62,7 +62,7 @@ impl Records {
         ops.extend(batch.first_due());
         for changed in &batch.keys {
             ops.extend(self.key_op(changed));
-            ops.extend(changed.index_ops());
+            ops.extend(self.index_ops(changed));
         }
         ops.extend(batch.extra.iter().cloned());
         ops
@@ -105,12 +105,7 @@ impl Records {
             }
         }
         for changed in &batch.keys {
-            let is_delete = |op: &Op| matches!(op.write, Write::Delete);
-            let (after, before): (Vec<Op>, Vec<Op>) =
-                changed.index_ops().into_iter().partition(is_delete);
-            for op in before.into_iter().chain(self.key_op(changed)).chain(after) {
-                steps.take(op).await?;
-            }
+            self.key_steps(&mut steps, changed).await?;
         }
         for op in &batch.extra {
             match steps.take(op.clone()).await {
@@ -128,6 +123,50 @@ impl Records {
             tracing::debug!(%error, "a finished transaction is not marked as such yet");
         }
         Ok(())
+    }
+}
+
+impl Records {
+    /// Writes one key, with its entries in the index; what is stored under its name then.
+    pub(super) async fn write_key(&self, changed: &Changed) -> Result<Option<Stored>, StoreError> {
+        let mut steps = Steps { store: &self.store, begun: false };
+        self.key_steps(&mut steps, changed).await
+    }
+
+    async fn key_steps(
+        &self,
+        steps: &mut Steps<'_>,
+        changed: &Changed,
+    ) -> Result<Option<Stored>, StoreError> {
+        let is_delete = |op: &Op| matches!(op.write, Write::Delete);
+        let (after, before): (Vec<Op>, Vec<Op>) =
+            self.index_ops(changed).into_iter().partition(is_delete);
+        for op in before {
+            steps.take(op).await?;
+        }
+        let mut left = changed.stored.clone();
+        if let Some(op) = self.key_op(changed) {
+            let bytes = match &op.write {
+                Write::Put(bytes) => Some(bytes.clone()),
+                Write::Delete | Write::Check => None,
+            };
+            let revision = steps.take(op).await?;
+            left = bytes.map(|bytes| Stored { bytes, revision });
+        }
+        for op in after {
+            steps.take(op).await?;
+        }
+        Ok(left)
+    }
+
+    pub(super) fn index_ops(&self, changed: &Changed) -> Vec<Op> {
+        let Some(next) = changed.decided.record.as_ref() else { return Vec::new() };
+        let mut ops = index_ops(&changed.key, &changed.before, next);
+        if self.store.abilities().shared {
+            // Who holds what is told by the servers to each other: no write is spent on it.
+            ops.retain(|op| !op.name.starts_with(LEASE_PREFIX));
+        }
+        ops
     }
 }
 
@@ -201,9 +240,11 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    fn index_ops(&self) -> Vec<Op> {
-        let next = self.decided.record.as_ref();
-        next.map(|next| index_ops(&self.key, &self.before, next)).unwrap_or_default()
+    /// Somebody had it, and now nobody does.
+    pub(super) fn frees(&self) -> bool {
+        let ended = |effect: &Effect| matches!(effect, Effect::Ended { .. });
+        let held = |record: &KeyRecord| record.lease.is_some();
+        self.decided.effects.iter().any(ended) && !self.decided.record.as_ref().is_some_and(held)
     }
 }
 

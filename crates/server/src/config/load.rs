@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use lockd_core::limits::{TTL_MAX, TTL_MIN};
+use lockd_store::object::{Credentials, Service};
 
 use super::value::{self, BadValue};
 use super::{Address, IdentitySettings, QueueSettings, SETTINGS, Settings, StoreSetting};
@@ -71,6 +72,12 @@ const OTHER_VARIABLES: &[&str] = &[
     "LOCKD_TXN_ID",
     "LOCKD_SERVICE_",
     "LOCKD_PORT",
+    "LOCKD_S3_ACCESS_KEY_ID",
+    "LOCKD_S3_SECRET_ACCESS_KEY",
+    "LOCKD_S3_SESSION_TOKEN",
+    "LOCKD_AZURE_ACCOUNT_KEY",
+    "LOCKD_AZURE_SAS_TOKEN",
+    "LOCKD_GCS_SERVICE_ACCOUNT",
 ];
 
 /// # Errors
@@ -80,11 +87,12 @@ pub fn load(layers: &Layers, environment: &impl Environment) -> Result<Loaded, P
     if let Some((name, text)) = &layers.file {
         raw.add_file(name, text);
     }
-    raw.add_environment(&environment.variables());
+    let variables = environment.variables();
+    raw.add_environment(&variables);
     for (name, value) in &layers.flags {
         raw.set(name, value, format!("--{name}"));
     }
-    let settings = raw.read(layers.home.as_deref());
+    let settings = raw.read(layers.home.as_deref(), &variables);
     let problems = raw.problems;
     match settings {
         Some(settings) if problems.is_empty() => Ok(Loaded { settings, warnings: raw.warnings }),
@@ -180,14 +188,18 @@ impl Raw {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
     }
 
-    fn read(&mut self, home: Option<&str>) -> Option<Settings> {
+    fn read(
+        &mut self,
+        home: Option<&str>,
+        variables: &[(String, String)],
+    ) -> Option<Settings> {
         let proto = self.text("listen-proto").to_owned();
         let listen = self.parse("listen", |text| value::addresses(text, &proto));
         let metrics_listen = self.parse("metrics-listen", |text| match text {
             "" => Ok(None),
             text => value::address(text, "tcp").map(Some),
         });
-        let store = self.parse("store", |text| value::store(text, home));
+        let store = self.store(home, variables);
         let mtls = self.parse("mtls", value::switch);
         let disable_mtls = self.parse("disable-mtls", value::switch);
         let log_json = self.parse("log-format", |text| match text {
@@ -253,6 +265,52 @@ impl Raw {
         Some(settings)
     }
 
+    fn store(
+        &mut self,
+        home: Option<&str>,
+        variables: &[(String, String)],
+    ) -> Option<StoreSetting> {
+        let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let s3_endpoint = given(self.text("s3-endpoint"));
+        let store = self.parse("store", |text| value::store(text, home, s3_endpoint.as_deref()));
+        let part_bytes = self.parse("s3-max-part-size", value::part_size);
+        let timeout = self.parse("s3-timeout", value::duration);
+        let patience = self.parse("s3-retry-timeout", value::duration);
+        let key = given(self.text("s3-kms-key-id"));
+        let encryption = self.parse("s3-sse", |text| value::encryption(text, key.clone()));
+        let cache = self.parse("store-cache", value::bytes_or_auto);
+        let mut options = match store? {
+            StoreSetting::Object(options) => options,
+            other => return Some(other),
+        };
+        let secret = |name: &str| {
+            let found = variables.iter().find(|(variable, _)| variable == name);
+            found.and_then(|(_, value)| given(value))
+        };
+        options.region = given(self.text("s3-region"));
+        options.endpoint = match options.location.service {
+            Service::S3 { .. } => None,
+            Service::Azure { .. } => given(self.text("azure-endpoint")),
+            Service::Gcs => given(self.text("gcs-endpoint")),
+        };
+        options.encryption = encryption?;
+        options.part_bytes = part_bytes?;
+        options.timeout = timeout?;
+        options.patience = patience?;
+        if let Some(bytes) = cache? {
+            options.cache_bytes = bytes;
+        }
+        options.credentials = Credentials {
+            access_key_id: secret("LOCKD_S3_ACCESS_KEY_ID"),
+            secret_access_key: secret("LOCKD_S3_SECRET_ACCESS_KEY"),
+            session_token: secret("LOCKD_S3_SESSION_TOKEN"),
+            azure_account_key: secret("LOCKD_AZURE_ACCOUNT_KEY"),
+            azure_sas_token: secret("LOCKD_AZURE_SAS_TOKEN"),
+            gcs_service_account: secret("LOCKD_GCS_SERVICE_ACCOUNT"),
+        };
+        Some(StoreSetting::Object(options))
+    }
+
     fn queue(&mut self) -> Option<QueueSettings> {
         let payload_max = self.parse("queue-payload-max", value::bytes);
         let max_consumers = self.parse("queue-max-consumers", value::count);
@@ -309,7 +367,7 @@ impl Raw {
         }
         let path = match &settings.store {
             StoreSetting::Embedded(path) => Some(path),
-            StoreSetting::Memory => None,
+            StoreSetting::Memory | StoreSetting::Object(_) => None,
         };
         wrong(path.is_none_or(|path| !path.as_os_str().is_empty()), "store names no path");
     }

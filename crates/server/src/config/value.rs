@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lockd_store::object::{Encryption, Location, ObjectOptions};
+
 use super::{Address, Family, StoreSetting};
 
 /// Why a value was refused: what would have been right.
@@ -51,6 +53,26 @@ pub(super) fn bytes(text: &str) -> Result<u64, BadValue> {
     match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)) {
         Some(bytes) => Ok(bytes),
         None => bad("expected a size such as 8MiB or 100MB"),
+    }
+}
+
+/// As [`bytes`], within what services take as the size of a part.
+pub(super) fn part_size(text: &str) -> Result<usize, BadValue> {
+    let size = bytes(text)?;
+    if !(5 << 20..=512 << 20).contains(&size) {
+        return bad("a part has 5MiB to 512MiB");
+    }
+    usize::try_from(size).map_err(|_| BadValue("too large for this machine".into()))
+}
+
+/// Nothing, `AES256` or `aws:kms`.
+pub(super) fn encryption(text: &str, key: Option<String>) -> Result<Option<Encryption>, BadValue> {
+    match (text.to_ascii_lowercase().as_str(), key) {
+        ("", None) => Ok(None),
+        ("aes256", None) => Ok(Some(Encryption::Aes256)),
+        ("aws:kms", key) => Ok(Some(Encryption::Kms { key })),
+        ("" | "aes256", Some(_)) => bad("s3-kms-key-id is for aws:kms"),
+        _ => bad("expected AES256 or aws:kms"),
     }
 }
 
@@ -104,8 +126,12 @@ pub(super) fn addresses(text: &str, proto: &str) -> Result<Vec<Address>, BadValu
     text.split(',').map(|one| address(one, proto)).collect()
 }
 
-/// `mem://`, `embedded:///path` and its other names, or a plain path.
-pub(super) fn store(text: &str, home: Option<&str>) -> Result<StoreSetting, BadValue> {
+/// `mem://`, `embedded:///path` and its other names, a plain path, or an object store.
+pub(super) fn store(
+    text: &str,
+    home: Option<&str>,
+    s3_endpoint: Option<&str>,
+) -> Result<StoreSetting, BadValue> {
     if text.is_empty() {
         return match home {
             Some(home) => Ok(StoreSetting::Embedded(Path::new(home).join(".lockd/data"))),
@@ -117,10 +143,11 @@ pub(super) fn store(text: &str, home: Option<&str>) -> Result<StoreSetting, BadV
         Some(("embedded" | "pebble" | "disk" | "file", path)) if !path.is_empty() => {
             Ok(StoreSetting::Embedded(PathBuf::from(path)))
         }
-        Some(("s3" | "aws" | "azure" | "gs", _)) => {
-            bad("this build has no object stores yet; use a path or mem://")
-        }
-        Some(_) => bad("expected a path, embedded:///path or mem://"),
+        Some(("s3" | "aws" | "azure" | "gs", _)) => match Location::parse(text, s3_endpoint) {
+            Ok(location) => Ok(StoreSetting::Object(Box::new(ObjectOptions::new(location)))),
+            Err(wrong) => Err(BadValue(wrong.to_string())),
+        },
+        Some(_) => bad("expected a path, mem://, s3://, aws://, azure:// or gs://"),
         None => Ok(StoreSetting::Embedded(PathBuf::from(text))),
     }
 }
@@ -159,11 +186,13 @@ mod tests {
     #[test]
     fn stores_have_many_names() {
         let at = |path: &str| Ok(StoreSetting::Embedded(PathBuf::from(path)));
-        assert_eq!(store("mem://", None), Ok(StoreSetting::Memory));
-        assert_eq!(store("/var/lib/lockd", None), at("/var/lib/lockd"));
-        assert_eq!(store("pebble:///x", None), at("/x"));
-        assert_eq!(store("", Some("/home/u")), at("/home/u/.lockd/data"));
-        assert!(store("", None).is_err());
-        assert!(store("s3://bucket", None).is_err());
+        assert_eq!(store("mem://", None, None), Ok(StoreSetting::Memory));
+        assert_eq!(store("/var/lib/lockd", None, None), at("/var/lib/lockd"));
+        assert_eq!(store("pebble:///x", None, None), at("/x"));
+        assert_eq!(store("", Some("/home/u"), None), at("/home/u/.lockd/data"));
+        assert!(store("", None, None).is_err());
+        assert!(matches!(store("s3://bucket", None, None), Ok(StoreSetting::Object(_))));
+        assert!(store("s3://", None, None).is_err());
+        assert!(store("ftp://x", None, None).is_err());
     }
 }

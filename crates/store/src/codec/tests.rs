@@ -19,7 +19,7 @@ use super::{CodecError, decode, decode_enqueued, decode_txn, encode, encode_enqu
 const BOOT: BootId = BootId(42);
 
 fn timeline() -> Timeline {
-    Timeline { boot: BOOT, start: Now { tick: Tick(5), wall: UnixMillis(6) } }
+    Timeline { boot: BOOT, start: Now { tick: Tick(5), wall: UnixMillis(6) }, slack: Span::ZERO }
 }
 
 fn full() -> KeyRecord {

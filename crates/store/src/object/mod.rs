@@ -39,7 +39,7 @@ use wire::{Line, tick_ms};
 
 pub use location::{BadLocation, Location, Service};
 pub use open::{Credentials, Encryption, ObjectOptions};
-pub use probe::{Check, Outcome, Report, Thoroughness};
+pub use probe::{Check, Outcome, Report, Thoroughness, policy};
 
 
 /// Where records, blobs and notes about uploads are under the store's prefix.

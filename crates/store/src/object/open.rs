@@ -20,7 +20,7 @@ impl<T: object_store::ObjectStore + MultipartStore + PaginatedListStore> Bucket 
 
 /// How to reach an object store. Credentials that are not given come from where the service's own
 /// tools look for them: the environment, a token of the workload, the machine's role.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectOptions {
     pub location: Location,
     pub region: Option<String>,

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use object_store::list::PaginatedListOptions;
 use object_store::{GetOptions, ObjectStoreExt as _, PutMode, PutOptions, UpdateVersion};
 
+use super::location::{Location, Service};
 use super::{Fault, ObjectStore, Shared, payload, tick_ms};
 use crate::port::StoreError;
 
@@ -285,4 +286,41 @@ fn one_winner(
         )));
     }
     Ok(winners.pop())
+}
+
+/// The rights that a server needs, as the service would have them written down.
+#[must_use]
+pub fn policy(location: &Location) -> String {
+    let bucket = &location.bucket;
+    let under =
+        if location.prefix.is_empty() { String::new() } else { format!("{}/", location.prefix) };
+    match &location.service {
+        Service::S3 { .. } => format!(
+            r#"{{
+  "Version": "2012-10-17",
+  "Statement": [
+    {{
+      "Effect": "Allow",
+      "Action": ["s3:ListBucket"],
+      "Resource": "arn:aws:s3:::{bucket}"
+    }},
+    {{
+      "Effect": "Allow",
+      "Action": [
+        "s3:GetObject",
+        "s3:PutObject",
+        "s3:DeleteObject",
+        "s3:AbortMultipartUpload"
+      ],
+      "Resource": "arn:aws:s3:::{bucket}/{under}*"
+    }}
+  ]
+}}"#
+        ),
+        Service::Azure { account } => format!(
+            "the role \"Storage Blob Data Contributor\" on container {bucket} of account \
+             {account}, or a SAS token for the container with sp=racwdl"
+        ),
+        Service::Gcs => format!("the role roles/storage.objectUser on bucket {bucket}"),
+    }
 }

@@ -125,9 +125,8 @@ impl Shared {
         let mut patience = self.patience();
         let mut may_have_happened = false;
         loop {
-            let mut told = false;
             let put = self.bucket.put_opts(&path, object.clone(), mode.clone().into());
-            let why = match self.ask(put).await {
+            let (told, why) = match self.ask(put).await {
                 Ok(done) => {
                     let known = done.e_tag.is_some() || done.version.is_some();
                     return Ok(Put::Done(known.then(|| UpdateVersion::from(done))));
@@ -135,10 +134,7 @@ impl Shared {
                 Err((Fault::Refused, why)) if !may_have_happened => {
                     return Err(StoreError::Unavailable(why));
                 }
-                Err((fault, why)) => {
-                    told = fault == Fault::Lost && !may_have_happened;
-                    why
-                }
+                Err((fault, why)) => (fault == Fault::Lost && !may_have_happened, why),
             };
             may_have_happened |= !told;
             let found = loop {

@@ -74,7 +74,7 @@ async fn bring_all(records: &Arc<Records>, batch: &Batch) -> Result<(), StoreErr
     let mut ops: Vec<Op> = Vec::new();
     let mut bytes = 0;
     for changed in &batch.keys {
-        let next = records.key_op(changed).into_iter().chain(changed.index_ops());
+        let next = records.key_op(changed).into_iter().chain(records.index_ops(changed));
         for op in next {
             bytes += op_bytes(&op);
             ops.push(op);

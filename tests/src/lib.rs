@@ -3,6 +3,7 @@
 //! Everything here fails by panicking with what was seen; nothing sleeps for a fixed time.
 
 pub mod binary;
+pub mod bucket;
 pub mod dice;
 pub mod document;
 pub mod http;
@@ -17,6 +18,7 @@ pub mod wait;
 pub mod watch;
 pub mod world;
 
+pub use bucket::{Bucket, Cloud};
 pub use dice::Dice;
 pub use http::{Client, Place, Reply, Request};
 pub use lease::{Ask, Held};

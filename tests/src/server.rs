@@ -27,6 +27,7 @@ pub struct Options {
     in_memory: bool,
     listen: Option<String>,
     flags: Vec<String>,
+    environment: Vec<(String, String)>,
     security: Security,
 }
 
@@ -83,6 +84,14 @@ impl Options {
     #[must_use]
     pub fn flag(mut self, name: &str, value: impl ToString) -> Self {
         self.flags.extend([format!("--{name}"), value.to_string()]);
+        self
+    }
+}
+
+impl Options {
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 }
@@ -337,6 +346,7 @@ fn spawn(options: &Options, home: &Path) -> (Child, Log) {
         Some(path) => command.arg(path),
         None => command.arg(home.join("data")),
     };
+    command.envs(options.environment.iter().map(|(name, value)| (name, value)));
     command.args(&options.flags).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("lockd can be started");
     let log = Log::follow(&mut child);

@@ -80,6 +80,24 @@ pub fn xid_text(bytes: [u8; 12]) -> String {
     text
 }
 
+/// Reads what [`xid_text`] wrote.
+#[must_use]
+pub fn xid_bytes(text: &str) -> Option<[u8; 12]> {
+    let mut bytes = [0; 12];
+    let mut places = bytes.iter_mut();
+    let (mut bits, mut count) = (0_u32, 0);
+    for letter in text.bytes() {
+        let value = ALPHABET.iter().position(|known| *known == letter)?;
+        bits = (bits << 5) | u32::try_from(value).ok()?;
+        count += 5;
+        if count >= 8 {
+            count -= 8;
+            *places.next()? = u8::try_from((bits >> count) & 0xff).ok()?;
+        }
+    }
+    places.next().is_none().then_some(bytes)
+}
+
 fn letter(bits: u32) -> char {
     let index = (bits & 31) as usize;
     ALPHABET.get(index).map_or('0', |byte| char::from(*byte))
@@ -87,7 +105,16 @@ fn letter(bits: u32) -> char {
 
 #[cfg(test)]
 mod tests {
-    use super::{TxnId, xid_text};
+    use super::{TxnId, xid_bytes, xid_text};
+
+    #[test]
+    fn xids_are_read_as_they_were_written() {
+        for bytes in [[0; 12], [255; 12], *b"lockd of lo!"] {
+            assert_eq!(xid_bytes(&xid_text(bytes)), Some(bytes));
+        }
+        assert_eq!(xid_bytes("too-short"), None);
+        assert_eq!(xid_bytes(&"0".repeat(19)), None);
+    }
 
     #[test]
     fn xid_text_parses_back_and_is_ordered_like_its_bytes() {

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::key::{KeyName, NameRefused, is_component, parse_namespace};
+use crate::time::UnixMillis;
 
 /// A queue in its namespace, written `namespace/queue`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,6 +142,12 @@ impl MessageId {
             }
         }
         if groups.next().is_some() { Err(BadMessageId) } else { Ok(Self(value)) }
+    }
+
+    /// When it was made, by the clock of its maker.
+    #[must_use]
+    pub fn made_at(self) -> UnixMillis {
+        UnixMillis(u64::try_from(self.0 >> 80).unwrap_or(0))
     }
 
     fn text(self, out: &mut [u8; ID_BYTES]) -> &str {

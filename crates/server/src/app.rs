@@ -9,6 +9,7 @@ pub(crate) mod lease;
 pub(crate) mod list;
 pub(crate) mod live;
 pub(crate) mod mutate;
+pub(crate) mod peers;
 pub(crate) mod queue;
 pub(crate) mod read;
 pub(crate) mod refused;
@@ -20,6 +21,7 @@ pub(crate) mod watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockd_core::ids::TxnId;
 use lockd_core::key::{KeyName, NameRefused};
 use lockd_core::time::Span;
 use tokio_util::sync::CancellationToken;
@@ -82,6 +84,12 @@ impl App {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.records.clock
+    }
+
+    /// An id for a transaction that begins here.
+    pub(crate) fn new_txn(&self) -> TxnId {
+        let now = self.clock().now().wall;
+        if self.records.is_shared() { self.ids.marked_txn_id(now) } else { self.ids.txn_id(now) }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

@@ -123,6 +123,9 @@ pub(crate) async fn collect(app: Arc<App>, every: Duration) {
             Ok(removed) => tracing::info!(removed, "unused blobs removed"),
             Err(error) => tracing::warn!(%error, "unused blobs could not be looked through"),
         }
+        if let Err(error) = app.records.store().tidy().await {
+            tracing::warn!(%error, "the store could not be tidied up");
+        }
         if !pause(&app, every).await {
             return;
         }

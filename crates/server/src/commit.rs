@@ -26,6 +26,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::app::event::EventHub;
 use crate::app::live::LiveTable;
+use crate::app::peers::Journal;
 use crate::app::queue::board::Boards;
 use crate::app::wait::Lines;
 use crate::clock::Clock;
@@ -88,6 +89,7 @@ pub(crate) struct Records {
     pub(crate) events: EventHub,
     pub(crate) lines: Arc<Lines>,
     pub(crate) boards: Boards,
+    pub(crate) journal: Journal,
     pub(crate) metrics: Arc<Metrics>,
     tasks: Tasks,
     floor: AtomicU64,
@@ -127,6 +129,7 @@ impl Records {
             events: EventHub::new(),
             lines: Lines::new(parts.waiters_max),
             boards: Boards::new(parts.consumers_max),
+            journal: Journal::new(),
             metrics: parts.metrics,
             tasks: parts.tasks,
             floor: AtomicU64::new(0),
@@ -283,6 +286,9 @@ impl Records {
 
     /// Everybody but the next in line.
     fn tell(self: &Arc<Self>, key: &KeyName, record: &KeyRecord, effects: &[Effect]) {
+        if self.is_shared() {
+            self.journal.note(self, key, record, effects);
+        }
         self.live.follow(key, record);
         match message::place(record) {
             Some(place) => {
@@ -309,7 +315,7 @@ impl Records {
         }
     }
 
-    fn follow_message(&self, key: &KeyName, place: Place) {
+    pub(crate) fn follow_message(&self, key: &KeyName, place: Place) {
         if let Some((queue, id, Role::Message)) = QueueName::of(key) {
             self.boards.follow(&queue, id, place, self.clock.now());
         }
@@ -366,7 +372,20 @@ impl Records {
                 // And one that writes step by step may have been stopped before the last one.
                 ops.push(entry(stand_name(key)));
             }
-            if !self.is_atomic() {
+            if self.is_shared() {
+                if record.stored || queue::role(key) != Some(Role::Message) {
+                    return Ok(());
+                }
+                // Whoever is about to put the message there must not find its entry gone: a mark
+                // in the message's own place makes it try again under another name.
+                let write = Write::Delete;
+                let mark = Op { name: record_name(key), expect: Expect::Absent, write };
+                match self.store.commit(vec![mark]).await {
+                    Ok(_) => ops = vec![entry(stand_name(key))],
+                    Err(StoreError::Conflict) => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+            } else if !self.is_atomic() {
                 // Without all at one moment, the key's turn keeps others from it meanwhile.
                 ops.remove(0);
             }
@@ -464,6 +483,10 @@ impl Records {
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<usize, StoreError> {
         self.read_or_make_floor().await?;
         self.finish_large().await?;
+        if self.is_shared() {
+            // Nobody keeps an index of leases there: the other servers tell.
+            return Ok(0);
+        }
         let mut after: Option<Name> = None;
         loop {
             let page = self.store.scan(LEASE_PREFIX, after.as_deref(), 1_000).await?;

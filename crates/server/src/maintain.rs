@@ -45,8 +45,11 @@ pub enum MaintainError {
 }
 
 /// Every stored lease counts as over: nobody reads times from a store at rest.
-const NO_TIME: Timeline =
-    Timeline { boot: BootId(0), start: Now { tick: Tick(0), wall: UnixMillis(0) }, slack: Span::ZERO };
+const NO_TIME: Timeline = Timeline {
+    boot: BootId(0),
+    start: Now { tick: Tick(0), wall: UnixMillis(0) },
+    slack: Span::ZERO,
+};
 
 /// Restores a backup into an empty or missing directory. Leases are ended, tokens go on far above
 /// all that were ever given, also for keys that the backup does not know, and also when the same

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use lockd_core::time::Span;
 use lockd_store::object::{ObjectOptions, Thoroughness};
-use lockd_store::{EmbeddedOptions, EmbeddedStore, MemStore, ObjectStore, OpenError, Store, StoreError};
+use lockd_store::{
+    EmbeddedOptions, EmbeddedStore, MemStore, ObjectStore, OpenError, Store, StoreError,
+};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -118,7 +120,12 @@ impl Server {
         tracing::info!(held, "store open");
         let collecting = settings.gc_temps_interval;
         tasks.spawn("reap", background::reap(Arc::clone(&app)));
-        tasks.spawn("sweep", background::sweep(Arc::clone(&app), settings.sweeper_interval));
+        if app.records.is_shared() {
+            tasks.spawn("write sheet", Arc::clone(&app).write_sheet());
+            tasks.spawn("read sheets", Arc::clone(&app).read_sheets());
+        } else {
+            tasks.spawn("sweep", background::sweep(Arc::clone(&app), settings.sweeper_interval));
+        }
         let retention = span(settings.decision_retention);
         let tidying = background::tidy_txns(Arc::clone(&app), settings.sweeper_interval, retention);
         tasks.spawn("transactions", tidying);
@@ -279,10 +286,7 @@ async fn open_store(
 }
 
 /// Connects to an object store that keeps its promises, and stays in touch with it.
-async fn open_bucket(
-    options: &ObjectOptions,
-    tasks: &Tasks,
-) -> Result<Arc<dyn Store>, StartError> {
+async fn open_bucket(options: &ObjectOptions, tasks: &Tasks) -> Result<Arc<dyn Store>, StartError> {
     let refused = |why: String| StartError::Object { location: options.location.to_string(), why };
     let store = ObjectStore::open(options).map_err(|error| refused(error.to_string()))?;
     let store = Arc::new(store);

@@ -169,6 +169,18 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> BoxFuture<'_, Result<Page, StoreError>>;
 
+    /// As `scan`, without the records. Where records are removed by leaving a mark, a name may be
+    /// that of a mark.
+    fn scan_names(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Name>, StoreError>> {
+        let page = self.scan(prefix, after, limit);
+        Box::pin(async move { Ok(page.await?.into_iter().map(|(name, _)| name).collect()) })
+    }
+
     /// Tests every expectation and applies every write, all at one moment and all or nothing
     /// (with `Abilities::atomic_batch`; without it, several writes are refused as unavailable).
     /// Returns after the writes are durable, with the new revision of each put in order of `ops`

@@ -9,6 +9,7 @@ use lockd_core::key::KeyName;
 use lockd_core::record::{Effect, End, KeyRecord};
 use lockd_wire::watch::LeaseChange;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 /// How many events are remembered.
@@ -23,7 +24,7 @@ pub(crate) struct Event {
     pub(crate) what: What,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum What {
     State { version: u64, etag: Option<String>, bytes: Option<u64> },
     Removed { version: u64 },
@@ -57,7 +58,11 @@ impl EventHub {
 
     /// Tells what a commit brought. Called in the order of the commits of a key.
     pub(crate) fn publish(&self, key: &KeyName, record: &KeyRecord, effects: &[Effect]) {
-        let mut events = effects.iter().filter_map(|effect| what(record, effect)).peekable();
+        self.publish_all(key, effects.iter().filter_map(|effect| What::of(record, effect)));
+    }
+
+    pub(crate) fn publish_all(&self, key: &KeyName, events: impl Iterator<Item = What>) {
+        let mut events = events.peekable();
         if events.peek().is_none() {
             return;
         }
@@ -89,6 +94,11 @@ impl EventHub {
             ring.latest
         };
         self.latest.send_replace(latest);
+    }
+
+    /// Whether anybody wants to hear of it.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.latest.receiver_count() > 0
     }
 
     pub(crate) fn latest(&self) -> u64 {
@@ -123,35 +133,37 @@ impl EventHub {
     }
 }
 
-fn what(record: &KeyRecord, effect: &Effect) -> Option<What> {
-    Some(match effect {
-        Effect::Granted => {
-            let lease = record.lease.as_ref()?;
-            What::Lease {
-                change: LeaseChange::Granted,
-                owner: lease.owner.clone(),
-                token: record.fence.0,
-                expires_unix_ms: Some(lease.expires.wall.0),
+impl What {
+    pub(crate) fn of(record: &KeyRecord, effect: &Effect) -> Option<Self> {
+        Some(match effect {
+            Effect::Granted => {
+                let lease = record.lease.as_ref()?;
+                Self::Lease {
+                    change: LeaseChange::Granted,
+                    owner: lease.owner.clone(),
+                    token: record.fence.0,
+                    expires_unix_ms: Some(lease.expires.wall.0),
+                }
             }
-        }
-        Effect::Ended { owner, fence, how } => What::Lease {
-            change: match how {
-                End::Released | End::Committed | End::RolledBack => LeaseChange::Released,
-                End::Lapsed { .. } => LeaseChange::Expired,
-                End::Revoked { .. } => LeaseChange::Revoked,
+            Effect::Ended { owner, fence, how } => Self::Lease {
+                change: match how {
+                    End::Released | End::Committed | End::RolledBack => LeaseChange::Released,
+                    End::Lapsed { .. } => LeaseChange::Expired,
+                    End::Revoked { .. } => LeaseChange::Revoked,
+                },
+                owner: owner.clone(),
+                token: fence.0,
+                expires_unix_ms: None,
             },
-            owner: owner.clone(),
-            token: fence.0,
-            expires_unix_ms: None,
-        },
-        Effect::Committed => What::State {
-            version: record.version.0,
-            etag: record.state.as_ref().map(|state| state.etag.to_string()),
-            bytes: record.state.as_ref().map(|state| state.bytes),
-        },
-        Effect::Removed => What::Removed { version: record.version.0 },
-        Effect::DropBlob(_) => return None,
-    })
+            Effect::Committed => Self::State {
+                version: record.version.0,
+                etag: record.state.as_ref().map(|state| state.etag.to_string()),
+                bytes: record.state.as_ref().map(|state| state.bytes),
+            },
+            Effect::Removed => Self::Removed { version: record.version.0 },
+            Effect::DropBlob(_) => return None,
+        })
+    }
 }
 
 #[cfg(test)]

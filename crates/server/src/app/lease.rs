@@ -2,6 +2,7 @@
 //! that nobody receives is given back at once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockd_core::answer::{Stamp, StampReused};
 use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
@@ -73,6 +74,9 @@ enum NotGranted {
     Key(AcquireRefused, Seen),
     Other(Refused),
 }
+
+/// On a store with several servers, the first in line asks this often without being told.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 const TXN_OVER: Refused =
     Refused::Txn(TxnRefused::Conflict("the lease that began this transaction is over"));
@@ -153,6 +157,12 @@ impl App {
                 () = self.drained() => return Err(self.draining()),
                 turn = waiting.turn() => turn,
                 () = out_of_time => return Err(self.held(&held)),
+                () = self.nobody_told(), if self.records.is_shared() => {
+                    if !waiting.is_first() {
+                        continue;
+                    }
+                    Turn::Ask
+                }
             };
             if turn == Turn::TakenOver {
                 return Err(self.held(&held));
@@ -167,6 +177,11 @@ impl App {
                 Attempt::Held(now_held) => held = now_held,
             }
         }
+    }
+
+    /// Another server may have let go of a key and died before it could tell.
+    async fn nobody_told(&self) {
+        tokio::time::sleep(ASK_AGAIN).await;
     }
 
     /// Asks once. Runs to its end even if the caller goes away; then the grant is given back.
@@ -184,11 +199,10 @@ impl App {
         ask: &AcquireAsk,
         only: Only,
     ) -> Result<Attempt, Refused> {
-        let now = self.clock().now();
         let command = Acquire {
             new_id: self.ids.lease_id(),
             owner: ask.owner.clone(),
-            txn: ask.txn.unwrap_or_else(|| self.ids.txn_id(now.wall)),
+            txn: ask.txn.unwrap_or_else(|| self.new_txn()),
             recorded: ask.txn.is_some(),
             ttl: ask.ttl,
             if_not_exists: ask.if_not_exists,

@@ -107,6 +107,29 @@ impl App {
         Ok(())
     }
 
+    /// Takes over messages of a queue in use that the store has and nobody has told of.
+    pub(crate) async fn refresh_board(
+        self: &Arc<Self>,
+        board: &Arc<Board>,
+    ) -> Result<(), StoreError> {
+        let prefix = stand_prefix(&board.name);
+        let mut after: Option<Name> = None;
+        loop {
+            let page = self.records.store().scan_names(&prefix, after.as_deref(), 1_000).await?;
+            for name in &page {
+                let id = name.strip_prefix(&prefix).and_then(|id| MessageId::parse(id).ok());
+                if let Some(id) = id.filter(|id| !board.has(*id)) {
+                    let place = self.looked_up(&board.name.message_key(id)).await?;
+                    self.records.boards.follow(&board.name, id, place, self.clock().now());
+                }
+            }
+            match page.last() {
+                Some(last) if page.len() == 1_000 => after = Some(Arc::clone(last)),
+                Some(_) | None => return Ok(()),
+            }
+        }
+    }
+
     /// Where a message stands by its own record.
     async fn looked_up(self: &Arc<Self>, key: &KeyName) -> Result<Place, StoreError> {
         let record = self.records.load(key).await?;

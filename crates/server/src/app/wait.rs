@@ -172,6 +172,14 @@ impl Lines {
         }
     }
 
+    /// Any key may be free.
+    pub(crate) fn wake_all(&self) {
+        let keys: Vec<KeyName> = self.lines.lock().keys().cloned().collect();
+        for key in keys {
+            self.wake(&key);
+        }
+    }
+
     fn is_turn(&self, key: &KeyName, place: &Arc<Place>) -> bool {
         let mut lines = self.lines.lock();
         let Some(line) = lines.get_mut(key) else { return false };
@@ -304,6 +312,13 @@ impl Waiting {
     pub(crate) fn since_freed(&self) -> Option<Duration> {
         let mut lines = self.lines.lines.lock();
         lines.get_mut(&self.key)?.freed.take().map(Stopwatch::elapsed)
+    }
+
+    /// Whether nobody stands before this one.
+    pub(crate) fn is_first(&self) -> bool {
+        let lines = self.lines.lines.lock();
+        let first = lines.get(&self.key).and_then(|line| line.places.front());
+        self.is_occupant() && first.is_some_and(|first| Arc::ptr_eq(first, &self.place))
     }
 
     fn is_occupant(&self) -> bool {

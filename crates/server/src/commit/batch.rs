@@ -162,7 +162,7 @@ impl Records {
     pub(super) fn index_ops(&self, changed: &Changed) -> Vec<Op> {
         let Some(next) = changed.decided.record.as_ref() else { return Vec::new() };
         let mut ops = index_ops(&changed.key, &changed.before, next);
-        if self.store.abilities().shared {
+        if self.is_shared() {
             // Who holds what is told by the servers to each other: no write is spent on it.
             ops.retain(|op| !op.name.starts_with(LEASE_PREFIX));
         }

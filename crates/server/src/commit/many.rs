@@ -158,8 +158,8 @@ impl Records {
     /// Transactions that are to be looked at by now, with the names under which they are due.
     pub(crate) async fn due_txns(&self, limit: usize) -> Result<Vec<(Name, TxnId)>, StoreError> {
         let now = self.clock.now().wall.0 / HOUR_MS;
-        let page = self.store.scan(DUE_PREFIX, None, limit).await?;
-        let due = page.into_iter().map_while(|(name, _)| {
+        let page = self.store.scan_names(DUE_PREFIX, None, limit).await?;
+        let due = page.into_iter().map_while(|name| {
             let (hour, txn) = name.strip_prefix(DUE_PREFIX)?.split_once('/')?;
             let due = hour.parse::<u64>().is_ok_and(|hour| hour <= now);
             let txn = TxnId::parse(txn).ok()?;
@@ -367,6 +367,11 @@ impl Records {
     /// Whether no key can be waiting for a decision that was made.
     pub(super) fn is_settled(&self) -> bool {
         self.is_atomic() && self.under_way.load(Ordering::Acquire) == 0
+    }
+
+    /// Other servers write to the same store.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.store.abilities().shared
     }
 
     pub(super) fn is_atomic(&self) -> bool {

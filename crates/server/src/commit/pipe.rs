@@ -327,7 +327,10 @@ impl Lead<'_> {
         let decided = self.group.decided.lock();
         let is_free = decided.last().and_then(|last| last.record.as_ref());
         is_free.is_some_and(|record| record.lease.is_none() && !record.gone)
-            && decided.iter().flat_map(|one| &one.effects).any(|e| matches!(e, Effect::Ended { .. }))
+            && decided
+                .iter()
+                .flat_map(|one| &one.effects)
+                .any(|e| matches!(e, Effect::Ended { .. }))
             && self.records.lines.has(self.key)
     }
 
@@ -347,8 +350,9 @@ impl Lead<'_> {
     }
 
     fn finish(&self, left: Left) {
-        let is_mine =
-            |group: &Option<Arc<Group>>| group.as_ref().is_some_and(|g| Arc::ptr_eq(g, &self.group));
+        let is_mine = |group: &Option<Arc<Group>>| {
+            group.as_ref().is_some_and(|g| Arc::ptr_eq(g, &self.group))
+        };
         let mut tips = self.records.pipes.tips.lock();
         if let Some(tip) = tips.get_mut(self.key) {
             if is_mine(&tip.flying) {

@@ -2,6 +2,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockd_core::fence::FenceFacts;
 use lockd_core::ids::TxnId;
@@ -14,7 +15,13 @@ use lockd_core::txn::{self, JoinRefused};
 use lockd_store::{Op, StoreError};
 
 use super::batch::{Batch, Changed};
+use crate::ids;
+
 use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, staged_fences};
+
+/// How often news of another server is looked for, and how long one look is from the next.
+const NEWS_LOOKS: usize = 12;
+const NEWS_EVERY: Duration = Duration::from_millis(250);
 
 /// Why a key did not join.
 #[derive(Clone, Debug)]
@@ -74,6 +81,9 @@ impl Records {
         ask: Together<'_>,
         mut decide: impl FnMut(&[KeyRecord], &FenceFacts, Now) -> Verdict<A, R>,
     ) -> Result<A, CommitError<NotJoined<R>>> {
+        if let Some((txn, _)) = ask.join {
+            self.heard_of(txn).await?;
+        }
         for _ in 0..ATTEMPTS_MAX {
             let first = self.first_of(&ask);
             let txn = ask.join.map(|(txn, _)| txn);
@@ -120,6 +130,22 @@ impl Records {
             }
         }
         Err(CommitError::Contended)
+    }
+
+    /// A transaction may have begun at another server, with a lease that has no record of its own
+    /// yet: before that key can take part, it must be known.
+    async fn heard_of<R>(&self, txn: TxnId) -> Result<(), CommitError<NotJoined<R>>> {
+        if !self.is_shared() || !ids::is_marked(txn) {
+            return Ok(());
+        }
+        for _ in 0..NEWS_LOOKS {
+            if self.live.alone_under(txn).is_some() || self.load_txn(txn).await?.is_some() {
+                return Ok(());
+            }
+            self.journal.hurry();
+            tokio::time::sleep(NEWS_EVERY).await;
+        }
+        Err(CommitError::Refused(NotJoined::Over))
     }
 
     /// The key that began the transaction, if it is still on its own and none of these.

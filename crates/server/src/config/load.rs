@@ -188,11 +188,7 @@ impl Raw {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
     }
 
-    fn read(
-        &mut self,
-        home: Option<&str>,
-        variables: &[(String, String)],
-    ) -> Option<Settings> {
+    fn read(&mut self, home: Option<&str>, variables: &[(String, String)]) -> Option<Settings> {
         let proto = self.text("listen-proto").to_owned();
         let listen = self.parse("listen", |text| value::addresses(text, &proto));
         let metrics_listen = self.parse("metrics-listen", |text| match text {

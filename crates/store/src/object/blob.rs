@@ -76,7 +76,8 @@ pub(super) async fn delete(shared: &Arc<Shared>, name: &str) -> Result<(), Store
         path: shared.prefix.path(BLOBS, name),
         note: shared.prefix.path(UPLOADS, name),
     };
-    let noted = async { shared.bucket.get_opts(&target.note, GetOptions::default()).await?.bytes().await };
+    let noted =
+        async { shared.bucket.get_opts(&target.note, GetOptions::default()).await?.bytes().await };
     match shared.ask(noted).await {
         Ok(id) => target.give_up(&String::from_utf8_lossy(&id)).await,
         Err((Fault::NotFound, _)) => {}

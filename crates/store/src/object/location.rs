@@ -13,8 +13,12 @@ pub struct Location {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Amazon, or with an endpoint whoever speaks its language.
-    S3 { endpoint: Option<String> },
-    Azure { account: String },
+    S3 {
+        endpoint: Option<String>,
+    },
+    Azure {
+        account: String,
+    },
     Gcs,
 }
 

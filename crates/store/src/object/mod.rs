@@ -41,7 +41,6 @@ pub use location::{BadLocation, Location, Service};
 pub use open::{Credentials, Encryption, ObjectOptions};
 pub use probe::{Check, Outcome, Report, Thoroughness, policy};
 
-
 /// Where records, blobs and notes about uploads are under the store's prefix.
 const RECORDS: &str = "records";
 const BLOBS: &str = "blobs";
@@ -350,7 +349,8 @@ impl Shared {
             let page = self.list_page(&prefix, options).await?;
             for object in page.result.objects {
                 // Not every service begins where it is told to.
-                let is_later = after.as_deref().is_none_or(|after| object.location.as_ref() > after);
+                let is_later =
+                    after.as_deref().is_none_or(|after| object.location.as_ref() > after);
                 if is_later && !take(object) {
                     return Ok(());
                 }
@@ -399,6 +399,25 @@ impl Shared {
         }
     }
 
+    async fn list_names(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Name>, StoreError> {
+        let mut names: Vec<Name> = Vec::new();
+        if limit > 0 {
+            self.list(RECORDS, prefix, after, |object| {
+                if let Some(name) = self.prefix.name(RECORDS, object.location.as_ref()) {
+                    names.push(name.into());
+                }
+                names.len() < limit
+            })
+            .await?;
+        }
+        Ok(names)
+    }
+
     async fn scan(
         &self,
         prefix: &str,
@@ -417,14 +436,7 @@ impl Shared {
         }
         while page.len() < limit {
             let wanted = limit - page.len();
-            let mut names: Vec<Name> = Vec::new();
-            self.list(RECORDS, prefix, after.as_deref(), |object| {
-                if let Some(name) = self.prefix.name(RECORDS, object.location.as_ref()) {
-                    names.push(name.into());
-                }
-                names.len() < wanted
-            })
-            .await?;
+            let names = self.list_names(prefix, after.as_deref(), wanted).await?;
             let Some(last) = names.last() else { break };
             after = Some(last.to_string());
             let is_end = names.len() < wanted;
@@ -481,6 +493,19 @@ impl Store for ObjectStore {
         Box::pin(async move {
             self.shared.open()?;
             self.shared.scan(&prefix, after.as_deref(), limit).await
+        })
+    }
+
+    fn scan_names(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Name>, StoreError>> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        Box::pin(async move {
+            self.shared.open()?;
+            self.shared.list_names(&prefix, after.as_deref(), limit).await
         })
     }
 

@@ -14,7 +14,10 @@ use super::location::{Location, Service};
 use super::wire::{Connector, Line};
 
 /// What a service can do, whoever offers it.
-pub(super) trait Bucket: object_store::ObjectStore + MultipartStore + PaginatedListStore {}
+pub(super) trait Bucket:
+    object_store::ObjectStore + MultipartStore + PaginatedListStore
+{
+}
 
 impl<T: object_store::ObjectStore + MultipartStore + PaginatedListStore> Bucket for T {}
 
@@ -79,10 +82,7 @@ impl ObjectOptions {
         }
     }
 
-    pub(super) fn connect(
-        &self,
-        line: &Arc<Line>,
-    ) -> Result<Arc<dyn Bucket>, object_store::Error> {
+    pub(super) fn connect(&self, line: &Arc<Line>) -> Result<Arc<dyn Bucket>, object_store::Error> {
         // The client takes the process's provider. Somebody may have chosen one before.
         let _chosen = rustls::crypto::ring::default_provider().install_default();
         // Nothing is sent twice without us knowing: a write of unknown outcome is looked after.

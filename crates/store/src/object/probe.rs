@@ -153,7 +153,12 @@ impl Probe<'_> {
         self.shared.prefix.path(AREA, &format!("{}/{name}", self.id))
     }
 
-    async fn put(&self, name: &str, text: &str, mode: PutMode) -> Result<UpdateVersion, (Fault, String)> {
+    async fn put(
+        &self,
+        name: &str,
+        text: &str,
+        mode: PutMode,
+    ) -> Result<UpdateVersion, (Fault, String)> {
         let options = PutOptions { mode, ..PutOptions::default() };
         // Never the same bytes twice: an ETag made of the content would be the same too.
         let body = Bytes::from(format!("{text} {:032x}", rand::random::<u128>()));

@@ -73,8 +73,11 @@ impl Shared {
         let nonce: u128 = rand::random();
         let mut before = self.guess(&name, expect).await?;
         loop {
-            let envelope =
-                Envelope::after(before.as_ref().map(|known| &*known.envelope), nonce, bytes.clone());
+            let envelope = Envelope::after(
+                before.as_ref().map(|known| &*known.envelope),
+                nonce,
+                bytes.clone(),
+            );
             let envelope = Arc::new(envelope);
             match self.put_over(&name, before.as_ref(), &envelope, nonce).await? {
                 Put::Done(version) => {
@@ -95,9 +98,8 @@ impl Shared {
 
     /// What should be there if the expectation holds. It is a guess: the PUT will tell.
     async fn guess(&self, name: &Name, expect: Expect) -> Result<Option<Known>, StoreError> {
-        let fits = |known: &Known| {
-            expect.is_met_by(known.envelope.stored().map(|stored| stored.revision))
-        };
+        let fits =
+            |known: &Known| expect.is_met_by(known.envelope.stored().map(|stored| stored.revision));
         match (self.known.get(name), expect) {
             (Some(known), _) if fits(&known) => Ok(Some(known)),
             (None, Expect::Absent) => Ok(None),

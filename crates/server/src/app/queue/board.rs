@@ -163,6 +163,12 @@ impl Boards {
         }
     }
 
+    /// The queues for which somebody waits.
+    pub(crate) fn waited_for(&self) -> Vec<Arc<Board>> {
+        let boards = self.boards.lock();
+        boards.values().filter(|board| board.is_waited_for()).cloned().collect()
+    }
+
     /// Consumers that wait, in all queues.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
@@ -221,6 +227,16 @@ impl Board {
         }
         drop(inner);
         self.tell_watchers();
+    }
+
+    fn is_waited_for(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.is_loaded && !inner.line.is_empty()
+    }
+
+    /// Whether it is known where this message stands.
+    pub(super) fn has(&self, id: MessageId) -> bool {
+        self.inner.lock().stands.contains_key(&id)
     }
 
     fn tell_watchers(&self) {

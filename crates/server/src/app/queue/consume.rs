@@ -261,11 +261,10 @@ impl App {
         key: &KeyName,
         ask: &TakeAsk,
     ) -> Result<Taken, CommitError<NotJoined<NotTaken>>> {
-        let now = self.clock().now();
         let command = Deliver {
             new_id: self.ids.lease_id(),
             owner: ask.owner.clone(),
-            txn: ask.txn.unwrap_or_else(|| self.ids.txn_id(now.wall)),
+            txn: ask.txn.unwrap_or_else(|| self.new_txn()),
             recorded: ask.txn.is_some(),
             visibility: ask.visibility,
             visibility_max: self.limits.max_ttl,
@@ -288,7 +287,7 @@ impl App {
         let state_command = Acquire {
             new_id: self.ids.lease_id(),
             owner: ask.owner.clone(),
-            txn: ask.txn.unwrap_or_else(|| self.ids.txn_id(now.wall)),
+            txn: ask.txn.unwrap_or_else(|| self.new_txn()),
             recorded: ask.txn.is_some(),
             ttl: Span::ZERO,
             if_not_exists: false,

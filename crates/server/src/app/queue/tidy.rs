@@ -22,6 +22,8 @@ const TOGETHER: usize = 256;
 /// Under this prefix, a day and a name: the mark of a collector, to be removed after that day.
 pub(crate) const MARK_PREFIX: &str = "z/";
 const DAY_MS: u64 = 24 * 3_600_000;
+/// A payload that is younger than this may still be coming in at another server.
+const UPLOADS_TAKE_MS: u64 = 3_600_000;
 
 /// Dead messages that an operator means.
 #[derive(Clone, Debug)]
@@ -157,11 +159,12 @@ impl App {
         let mut removed = 0;
         let mut after: Option<Name> = None;
         loop {
-            let page = self.records.store().scan(EXPIRY_PREFIX, after.as_deref(), TOGETHER).await?;
+            let page =
+                self.records.store().scan_names(EXPIRY_PREFIX, after.as_deref(), TOGETHER).await?;
             let minute = self.clock().now().wall.0 / MINUTE_MS;
             let mut keys = Vec::new();
             let mut more = page.len() == TOGETHER;
-            for (name, _) in &page {
+            for name in &page {
                 let due = name.strip_prefix(EXPIRY_PREFIX).and_then(|rest| rest.split_once('/'));
                 let Some((at, key)) = due else { continue };
                 if at.parse::<u64>().is_ok_and(|at| at > minute) {
@@ -179,7 +182,7 @@ impl App {
             self.metrics().messages.expired.inc_by(count as u64);
             removed += count;
             match page.last() {
-                Some((last, _)) if more && !self.tasks.is_stopping() => {
+                Some(last) if more && !self.tasks.is_stopping() => {
                     after = Some(Arc::clone(last));
                 }
                 Some(_) | None => return Ok(removed),
@@ -195,7 +198,9 @@ impl App {
         blob: &str,
     ) -> Result<bool, StoreError> {
         let Some((_, id, Role::Message)) = QueueName::of(key) else { return Ok(false) };
-        if self.arriving.has(id) {
+        // One that another server is taking in is left to it for a while; what decides is the mark.
+        let age = self.clock().now().wall.0.saturating_sub(id.made_at().0);
+        if self.arriving.has(id) || (self.records.is_shared() && age < UPLOADS_TAKE_MS) {
             return Ok(false);
         }
         let record = self.records.load(key).await?;
@@ -222,9 +227,9 @@ impl App {
     async fn forget_marks(&self) -> Result<(), StoreError> {
         let today = self.clock().now().wall.0 / DAY_MS;
         loop {
-            let page = self.records.store().scan(MARK_PREFIX, None, TOGETHER).await?;
+            let page = self.records.store().scan_names(MARK_PREFIX, None, TOGETHER).await?;
             let mut ops = Vec::new();
-            for (name, _) in &page {
+            for name in &page {
                 let rest = name.strip_prefix(MARK_PREFIX).and_then(|rest| rest.split_once('/'));
                 let Some((day, key)) = rest else { continue };
                 if day.parse::<u64>().is_ok_and(|day| day + 2 > today) {

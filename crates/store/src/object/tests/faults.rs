@@ -110,7 +110,9 @@ async fn refusals_without_a_reason_are_asked_again() {
     let world = World::start().await;
     world.proxy.arm(Fault::Conflict, Method::PUT, "records/k");
     let first = world.through.commit(vec![put("k", Expect::Absent, "one")]).await.unwrap()[0];
-    for fault in [Fault::Conflict, Fault::ErrorBefore(StatusCode::SERVICE_UNAVAILABLE), Fault::DropRequest] {
+    for fault in
+        [Fault::Conflict, Fault::ErrorBefore(StatusCode::SERVICE_UNAVAILABLE), Fault::DropRequest]
+    {
         world.proxy.arm(fault, Method::PUT, "records/k");
         let before = load(&*world.direct, "k").await.unwrap().revision;
         let op = put("k", Expect::Revision(before), format!("{fault:?}"));

@@ -26,7 +26,8 @@ async fn honest_stores_are_taken_and_left_as_they_were() {
 
     let google = GcsDouble::start().await;
     let location = Location::parse("gs://lockd", None).unwrap();
-    let options = ObjectOptions { endpoint: Some(google.endpoint()), ..ObjectOptions::new(location) };
+    let options =
+        ObjectOptions { endpoint: Some(google.endpoint()), ..ObjectOptions::new(location) };
     let report = open(&options).probe(Thoroughness::START).await;
     assert!(report.passed(), "{report:?}");
 }

@@ -1,0 +1,92 @@
+//! A bucket that servers can share, with a proxy in front of it that spoils requests on demand.
+
+use lockd_cloud::{Azurite, Moto, Plan, Proxy, S3Double};
+
+use crate::server::Options;
+
+/// Whose bucket it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cloud {
+    /// Our own double of S3, which is fast and counts.
+    Double,
+    /// A real server that speaks S3.
+    Moto,
+    /// A real server that speaks Azure.
+    Azurite,
+}
+
+#[derive(Debug)]
+enum Service {
+    Double(S3Double),
+    // Kept for their processes.
+    Moto(Moto),
+    Azurite(Azurite),
+}
+
+/// A bucket. Servers on it are started with [`Bucket::options`].
+#[derive(Debug)]
+pub struct Bucket {
+    service: Service,
+    pub proxy: Proxy,
+}
+
+impl Bucket {
+    #[must_use]
+    pub fn new(cloud: Cloud) -> Self {
+        let (service, upstream) = match cloud {
+            Cloud::Double => {
+                let double = S3Double::start_now();
+                let endpoint = double.endpoint();
+                (Service::Double(double), endpoint)
+            }
+            Cloud::Moto => {
+                let moto = Moto::start_now();
+                let endpoint = moto.endpoint();
+                (Service::Moto(moto), endpoint)
+            }
+            Cloud::Azurite => {
+                let azurite = Azurite::start_now();
+                let origin = azurite.origin();
+                (Service::Azurite(azurite), origin)
+            }
+        };
+        Self { service, proxy: Proxy::start_now(&upstream) }
+    }
+
+    /// The double behind the proxy.
+    #[must_use]
+    #[track_caller]
+    pub fn double(&self) -> &S3Double {
+        match &self.service {
+            Service::Double(double) => double,
+            Service::Moto(_) | Service::Azurite(_) => panic!("a real server"),
+        }
+    }
+
+    /// Every request takes this long.
+    pub fn slow_down(&self, latency: std::time::Duration) {
+        self.proxy.set_plan(Plan { latency, ..self.proxy.plan() });
+    }
+
+    /// How a server on this bucket is started.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        let endpoint = self.proxy.endpoint();
+        match &self.service {
+            Service::Double(_) | Service::Moto(_) => {
+                let address = endpoint.trim_start_matches("http://");
+                Options::new()
+                    .store(format!("s3://{address}/lockd/tests?insecure=1"))
+                    .variable("LOCKD_S3_ACCESS_KEY_ID", "tests")
+                    .variable("LOCKD_S3_SECRET_ACCESS_KEY", "tests")
+            }
+            Service::Azurite(azurite) => {
+                let account = azurite.account();
+                Options::new()
+                    .store(format!("azure://{account}/lockd/tests"))
+                    .flag("azure-endpoint", format!("{endpoint}/{account}"))
+                    .variable("LOCKD_AZURE_ACCOUNT_KEY", azurite.key())
+            }
+        }
+    }
+}

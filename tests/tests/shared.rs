@@ -1,0 +1,193 @@
+//! Several servers on one bucket, as their clients meet them.
+
+use std::time::{Duration, Instant};
+
+use lockd_cloud::Flaw;
+use lockd_tests::queue::{self, messages};
+use lockd_tests::server::{self, Server};
+use lockd_tests::watch::Watch;
+use lockd_tests::{Ask, Bucket, Client, Cloud, Held, Request, eventually};
+use lockd_wire::path;
+use serde_json::json;
+
+fn acquire(client: &mut Client, ask: &Ask) -> Held {
+    Held::of(&client.call(&ask.request()))
+}
+
+fn update(client: &mut Client, held: &Held, document: &str) {
+    client.call(&held.state(path::UPDATE).body(document)).ok();
+}
+
+fn read(client: &mut Client, key: &str) -> Option<String> {
+    let request = Request::post(path::GET).query("key", key).query("public", "1");
+    let reply = client.call(&request);
+    (reply.status == 200).then(|| reply.text())
+}
+
+#[test]
+fn an_uncontended_cycle_costs_three_writes_and_one_read() {
+    let bucket = Bucket::new(Cloud::Double);
+    let server = Server::start(bucket.options());
+    let mut client = server.client();
+    let document = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000));
+    for (round, reads) in [(0, 1), (1, 0)] {
+        let before = bucket.proxy.requests();
+        let held = acquire(&mut client, &Ask::new("cycle", "me"));
+        update(&mut client, &held, &document);
+        client.call(&held.release()).ok();
+        let after = bucket.proxy.requests();
+        assert_eq!(after.puts - before.puts, 3, "round {round}");
+        assert!(after.gets - before.gets <= reads, "round {round}: {before:?} {after:?}");
+        assert_eq!((after.lists, after.deletes), (before.lists, before.deletes), "round {round}");
+    }
+    assert_eq!(read(&mut client, "cycle"), Some(document));
+}
+
+#[test]
+fn what_one_server_commits_the_other_reads() {
+    let bucket = Bucket::new(Cloud::Double);
+    let (one, other) = (Server::start(bucket.options()), Server::start(bucket.options()));
+    let (mut a, mut b) = (one.client(), other.client());
+    for round in 0..3 {
+        let held = acquire(&mut a, &Ask::new("k", "a"));
+        b.call(&Ask::new("k", "b").request()).refused(409, "waiting");
+        update(&mut a, &held, &round.to_string());
+        a.call(&held.release()).ok();
+        assert_eq!(read(&mut b, "k"), Some(round.to_string()), "no cache hides it");
+        let next = acquire(&mut b, &Ask::new("k", "b"));
+        assert!(next.token > held.token);
+        // A lease is good at every server.
+        update(&mut a, &next, "\"from b\"");
+        a.call(&next.keepalive(20_000)).ok();
+        b.call(&next.release()).ok();
+        assert_eq!(read(&mut a, "k"), Some("\"from b\"".into()));
+    }
+}
+
+#[test]
+fn a_release_at_one_server_wakes_who_waits_at_the_other() {
+    let bucket = Bucket::new(Cloud::Double);
+    let (one, other) = (Server::start(bucket.options()), Server::start(bucket.options()));
+    let (mut a, place) = (one.client(), other.place.clone());
+    // Until they have found each other, only the slower way works.
+    eventually("they know each other", || sees(&mut other.client(), &mut a));
+    let held = acquire(&mut a, &Ask::new("k", "a"));
+    let waiter = std::thread::spawn(move || {
+        let mut b = Client::new(&place);
+        let granted = acquire(&mut b, &Ask::new("k", "b").block(30));
+        (granted, Instant::now())
+    });
+    eventually("it waits", || {
+        let leases = other.client().call(&Request::get("/v1/leases")).ok().json();
+        leases["leases"][0]["waiters"] == 1
+    });
+    let released = Instant::now();
+    a.call(&held.release()).ok();
+    let (granted, at) = waiter.join().expect("the waiter");
+    assert!(granted.token > held.token);
+    assert!(at - released < Duration::from_secs(2), "{:?}", at - released);
+}
+
+/// Whether what `a` holds shows up at `b`.
+fn sees(b: &mut Client, a: &mut Client) -> bool {
+    let held = acquire(a, &Ask::new("hello", "a"));
+    let seen = lockd_tests::wait::try_within(Duration::from_secs(1), || {
+        let leases = b.call(&Request::get("/v1/leases")).ok().json();
+        (leases["leases"].as_array().is_some_and(|all| all.iter().any(|l| l["key"] == "hello")))
+            .then_some(())
+    });
+    a.call(&held.release()).ok();
+    seen.is_some()
+}
+
+#[test]
+fn listings_and_watches_show_what_happened_at_the_other() {
+    let bucket = Bucket::new(Cloud::Double);
+    let (one, other) = (Server::start(bucket.options()), Server::start(bucket.options()));
+    let (mut a, mut b) = (one.client(), other.client());
+    let before = acquire(&mut a, &Ask::new("before", "a").ttl_ms(60_000));
+    eventually("a lease from before they met is listed", || {
+        let leases = b.call(&Request::get("/v1/leases")).ok().json();
+        leases["leases"][0]["owner"] == "a"
+    });
+    let mut watch = Watch::open(&other.place, &[("prefix", "w")], None).expect("a watch");
+    watch.snapshot("start");
+    let held = acquire(&mut a, &Ask::new("w1", "a"));
+    update(&mut a, &held, "7");
+    a.call(&held.release()).ok();
+    let seen: Vec<String> = (0..3).map(|_| watch.next().short()).collect();
+    assert!(seen.iter().any(|event| event.contains("granted")), "{seen:?}");
+    assert!(seen.iter().any(|event| event.contains("state")), "{seen:?}");
+    a.call(&before.release()).ok();
+    eventually("it is no longer listed", || {
+        let leases = b.call(&Request::get("/v1/leases")).ok().json();
+        leases["leases"].as_array().is_some_and(Vec::is_empty)
+    });
+}
+
+#[test]
+fn a_transaction_may_join_keys_at_different_servers() {
+    let bucket = Bucket::new(Cloud::Double);
+    let (one, other) = (Server::start(bucket.options()), Server::start(bucket.options()));
+    let (mut a, mut b) = (one.client(), other.client());
+    eventually("they know each other", || sees(&mut b, &mut a));
+    let first = acquire(&mut a, &Ask::new("x", "me"));
+    let second = acquire(&mut b, &Ask::new("y", "me").field("txn_id", first.txn.as_str()));
+    update(&mut a, &first, "1");
+    update(&mut b, &second, "2");
+    assert_eq!((read(&mut a, "x"), read(&mut a, "y")), (None, None));
+    b.call(&second.release()).ok();
+    for client in [&mut a, &mut b] {
+        assert_eq!((read(client, "x"), read(client, "y")), (Some("1".into()), Some("2".into())));
+    }
+    // One that nobody here has heard of is refused, not taken for a new one.
+    let alone = acquire(&mut a, &Ask::new("z", "me"));
+    drop(one);
+    let joined = Ask::new("y", "me").field("txn_id", alone.txn.as_str());
+    let reply = b.call(&joined.request());
+    assert!(reply.status == 409 || reply.status == 200, "{}", reply.text());
+}
+
+#[test]
+fn messages_reach_consumers_at_the_other_server() {
+    let bucket = Bucket::new(Cloud::Double);
+    let (one, other) = (Server::start(bucket.options()), Server::start(bucket.options()));
+    let (mut a, mut b) = (one.client(), other.client());
+    eventually("they know each other", || sees(&mut b, &mut a));
+    let place = other.place.clone();
+    let consumer = std::thread::spawn(move || {
+        let mut b = Client::new(&place);
+        let mut seen = Vec::new();
+        while seen.len() < 20 {
+            let wish = json!({"wait_seconds": 10, "owner": "b"});
+            for message in messages(&b.call(&queue::dequeue("jobs", &wish)).ok()) {
+                b.call(&message.ack()).ok();
+                seen.push(String::from_utf8_lossy(&message.payload).into_owned());
+            }
+        }
+        seen
+    });
+    for number in 0..20 {
+        a.call(&queue::Enqueue::new("jobs", format!("{number}")).request()).ok();
+    }
+    let mut seen = consumer.join().expect("the consumer");
+    seen.sort_by_key(|text| text.parse::<u32>().expect("a number"));
+    assert_eq!(seen, (0..20).map(|number| number.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_store_that_breaks_its_word_is_refused_at_the_start() {
+    for flaw in [Flaw::IgnoresIfMatch, Flaw::IgnoresIfNoneMatch, Flaw::ChecksThenWrites] {
+        let bucket = Bucket::new(Cloud::Double);
+        bucket.double().set_flaw(flaw);
+        let home = tempfile::tempdir().expect("a folder");
+        let address = bucket.double().endpoint().replace("http://", "");
+        let url = format!("s3://{address}/lockd?insecure=1");
+        let keys = [("LOCKD_S3_ACCESS_KEY_ID", "x"), ("LOCKD_S3_SECRET_ACCESS_KEY", "y")];
+        let args = ["--store", &url, "--disable-mtls", "--listen", "127.0.0.1:0"];
+        let ended = server::run(home.path(), &args, &keys);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && said.contains("cannot be used"), "{flaw:?}: {said}");
+        assert!(said.contains("lockd verify store"), "it names the next step: {said}");
+    }
+}

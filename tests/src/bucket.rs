@@ -18,7 +18,7 @@ pub enum Cloud {
 #[derive(Debug)]
 enum Service {
     Double(S3Double),
-    // Kept for their processes.
+    #[expect(dead_code, reason = "kept for its process")]
     Moto(Moto),
     Azurite(Azurite),
 }

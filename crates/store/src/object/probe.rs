@@ -14,7 +14,7 @@ use super::location::{Location, Service};
 use super::{Fault, ObjectStore, Shared, payload, tick_ms};
 use crate::port::StoreError;
 
-const AREA: &str = "probe";
+pub(super) const AREA: &str = "probe";
 
 /// How much is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,27 +81,18 @@ impl Report {
 }
 
 impl ObjectStore {
-    /// Tries everything on objects of its own and removes them again.
+    /// Tries everything on objects of its own and removes them again. What the store does not
+    /// answer is asked again for a while: that is not what it is judged by.
     pub async fn probe(&self, how: Thoroughness) -> Report {
-        let probe = Probe { shared: &self.shared, id: format!("{:032x}", rand::random::<u128>()) };
+        let id = format!("{:032x}", rand::random::<u128>());
+        let probe = Probe { shared: &self.shared, id, how };
         let mut report = Report::default();
-        run(&mut report, "list", probe.list()).await;
-        run(&mut report, "write", probe.write()).await;
-        run(&mut report, "read", probe.read()).await;
-        run(&mut report, "create only if absent", probe.create()).await;
-        run(&mut report, "replace only if unchanged", probe.replace()).await;
-        run(&mut report, "read only if changed", probe.changed()).await;
-        let passed = report.passed();
-        if passed {
-            run(&mut report, "one winner of many that create", probe.race_create(how)).await;
-            run(&mut report, "one winner of many that replace", probe.race_replace(how)).await;
-        } else {
-            for name in ["one winner of many that create", "one winner of many that replace"] {
-                let check = Check { name, outcome: Outcome::Skipped, took: Duration::ZERO };
-                report.checks.push(check);
-            }
+        for step in STEPS {
+            let start = Instant::now();
+            let skip = matches!(step, Step::RaceCreate | Step::RaceReplace) && !report.passed();
+            let outcome = if skip { Outcome::Skipped } else { probe.tried(step).await };
+            report.checks.push(Check { name: step.name(), outcome, took: start.elapsed() });
         }
-        run(&mut report, "delete", probe.clean(how)).await;
         report.clock = self.shared.line.time.now(tick_ms()).map(|now| {
             let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             let wall = wall.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(0));
@@ -123,34 +114,117 @@ impl ObjectStore {
     }
 }
 
-async fn run(
-    report: &mut Report,
-    name: &'static str,
-    check: impl Future<Output = Result<(), (Fault, String)>>,
-) {
-    let start = Instant::now();
-    let outcome = match check.await {
-        Ok(()) => Outcome::Passed,
-        Err((Fault::Refused, why)) => Outcome::Denied(why),
-        Err((_, why)) => Outcome::Failed(why),
-    };
-    report.checks.push(Check { name, outcome, took: start.elapsed() });
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    List,
+    Write,
+    Read,
+    Create,
+    Replace,
+    Changed,
+    RaceCreate,
+    RaceReplace,
+    Delete,
+}
+
+const STEPS: [Step; 9] = [
+    Step::List,
+    Step::Write,
+    Step::Read,
+    Step::Create,
+    Step::Replace,
+    Step::Changed,
+    Step::RaceCreate,
+    Step::RaceReplace,
+    Step::Delete,
+];
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Create => "create only if absent",
+            Self::Replace => "replace only if unchanged",
+            Self::Changed => "read only if changed",
+            Self::RaceCreate => "one winner of many that create",
+            Self::RaceReplace => "one winner of many that replace",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// Why a check did not pass.
+enum Trouble {
+    /// The store does not do what it must.
+    Broken(String),
+    /// What became of a request.
+    Asked(Fault, String),
+}
+
+impl From<(Fault, String)> for Trouble {
+    fn from((fault, why): (Fault, String)) -> Self {
+        Self::Asked(fault, why)
+    }
+}
+
+type Tried = Result<(), Trouble>;
+
+fn broken(why: impl Into<String>) -> Trouble {
+    Trouble::Broken(why.into())
 }
 
 struct Probe<'a> {
     shared: &'a Arc<Shared>,
     id: String,
-}
-
-type Tried = Result<(), (Fault, String)>;
-
-fn broken(why: impl Into<String>) -> (Fault, String) {
-    (Fault::Unclear, why.into())
+    how: Thoroughness,
 }
 
 impl Probe<'_> {
+    async fn tried(&self, step: Step) -> Outcome {
+        let mut patience = self.shared.patience();
+        for number in 0_usize.. {
+            let attempt = Attempt { probe: self, under: format!("{}/{number}-{step:?}", self.id) };
+            let tried = match step {
+                Step::List => attempt.list().await,
+                Step::Write => attempt.write().await,
+                Step::Read => attempt.read().await,
+                Step::Create => attempt.create().await,
+                Step::Replace => attempt.replace().await,
+                Step::Changed => attempt.changed().await,
+                Step::RaceCreate => attempt.race_create().await,
+                Step::RaceReplace => attempt.race_replace().await,
+                Step::Delete => attempt.clean().await,
+            };
+            match tried {
+                Ok(()) => return Outcome::Passed,
+                Err(Trouble::Broken(why)) => return Outcome::Failed(why),
+                Err(Trouble::Asked(Fault::Refused, why)) => return Outcome::Denied(why),
+                Err(Trouble::Asked(_, why)) => {
+                    if !patience.wait().await {
+                        return Outcome::Failed(why);
+                    }
+                }
+            }
+        }
+        Outcome::Skipped
+    }
+}
+
+/// One attempt at one check, with objects of its own.
+struct Attempt<'a> {
+    probe: &'a Probe<'a>,
+    under: String,
+}
+
+impl Attempt<'_> {
+    fn shared(&self) -> &Shared {
+        self.probe.shared
+    }
+
     fn path(&self, name: &str) -> object_store::path::Path {
-        self.shared.prefix.path(AREA, &format!("{}/{name}", self.id))
+        self.shared().prefix.path(AREA, &format!("{}/{name}", self.under))
     }
 
     async fn put(
@@ -163,14 +237,15 @@ impl Probe<'_> {
         // Never the same bytes twice: an ETag made of the content would be the same too.
         let body = Bytes::from(format!("{text} {:032x}", rand::random::<u128>()));
         let path = self.path(name);
-        let put = self.shared.bucket.put_opts(&path, payload(body), options);
-        Ok(self.shared.ask(put).await?.into())
+        let put = self.shared().bucket.put_opts(&path, payload(body), options);
+        Ok(self.shared().ask(put).await?.into())
     }
 
     async fn list(&self) -> Tried {
-        let prefix = self.shared.prefix.key(AREA, &self.id);
+        let prefix = self.shared().prefix.key(AREA, &self.under);
         let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
-        self.shared.ask(self.shared.bucket.list_paginated(Some(&prefix), options)).await.map(drop)
+        self.shared().ask(self.shared().bucket.list_paginated(Some(&prefix), options)).await?;
+        Ok(())
     }
 
     async fn write(&self) -> Tried {
@@ -182,11 +257,12 @@ impl Probe<'_> {
     }
 
     async fn read(&self) -> Tried {
+        self.put("plain", "first", PutMode::Overwrite).await?;
         let path = self.path("plain");
         let read = async {
-            self.shared.bucket.get_opts(&path, GetOptions::default()).await?.bytes().await
+            self.shared().bucket.get_opts(&path, GetOptions::default()).await?.bytes().await
         };
-        let body = self.shared.ask(read).await?;
+        let body = self.shared().ask(read).await?;
         if body.starts_with(b"first ") { Ok(()) } else { Err(broken("another body came back")) }
     }
 
@@ -195,7 +271,7 @@ impl Probe<'_> {
         match self.put("created", "second", PutMode::Create).await {
             Err((Fault::Lost, _)) => Ok(()),
             Ok(_) => Err(broken("If-None-Match: * is ignored, an object was created twice")),
-            Err(other) => Err(other),
+            Err(other) => Err(other.into()),
         }
     }
 
@@ -205,12 +281,12 @@ impl Probe<'_> {
         match self.put("replaced", "stale", PutMode::Update(first)).await {
             Err((Fault::Lost, _)) => {}
             Ok(_) => return Err(broken("If-Match is ignored, an old version was replaced")),
-            Err(other) => return Err(other),
+            Err(other) => return Err(other.into()),
         }
         match self.put("missing", "stale", PutMode::Update(second)).await {
             Err((Fault::Lost | Fault::NotFound, _)) => Ok(()),
             Ok(_) => Err(broken("If-Match is ignored for an object that is not there")),
-            Err(other) => Err(other),
+            Err(other) => Err(other.into()),
         }
     }
 
@@ -219,21 +295,22 @@ impl Probe<'_> {
         let path = self.path("read");
         let get = |if_none_match: Option<String>| {
             let options = GetOptions { if_none_match, ..GetOptions::default() };
-            self.shared.ask(self.shared.bucket.get_opts(&path, options))
+            self.shared().ask(self.shared().bucket.get_opts(&path, options))
         };
         match get(version.e_tag.clone()).await {
             Err((Fault::NotModified, _)) | Ok(_) => {}
-            Err(other) => return Err(other),
+            Err(other) => return Err(other.into()),
         }
         self.put("read", "second", PutMode::Overwrite).await?;
         match get(version.e_tag).await {
             Ok(_) => Ok(()),
             Err((Fault::NotModified, _)) => Err(broken("a changed object is called unchanged")),
-            Err(other) => Err(other),
+            Err(other) => Err(other.into()),
         }
     }
 
-    async fn race_create(&self, how: Thoroughness) -> Tried {
+    async fn race_create(&self) -> Tried {
+        let how = self.probe.how;
         for round in 0..how.rounds {
             let name = format!("race-{round}");
             let tries = (0..how.racers).map(|_| self.put(&name, "racer", PutMode::Create));
@@ -242,7 +319,8 @@ impl Probe<'_> {
         Ok(())
     }
 
-    async fn race_replace(&self, how: Thoroughness) -> Tried {
+    async fn race_replace(&self) -> Tried {
+        let how = self.probe.how;
         let mut version = self.put("race", "start", PutMode::Create).await?;
         for round in 0..how.rounds {
             let mode = PutMode::Update(version);
@@ -255,14 +333,19 @@ impl Probe<'_> {
         Ok(())
     }
 
-    async fn clean(&self, how: Thoroughness) -> Tried {
-        let races = (0..how.rounds).map(|round| format!("race-{round}"));
-        let others = ["plain", "created", "replaced", "missing", "read", "race"];
-        for name in others.into_iter().map(str::to_owned).chain(races) {
-            let path = self.path(&name);
-            match self.shared.ask(self.shared.bucket.delete(&path)).await {
+    /// Removes everything that this probe has made.
+    async fn clean(&self) -> Tried {
+        self.put("deleted", "first", PutMode::Overwrite).await?;
+        let mut paths = Vec::new();
+        let listed = self.shared().list(AREA, &self.probe.id, None, |object| {
+            paths.push(object.location);
+            true
+        });
+        listed.await.map_err(|error| (Fault::Unclear, error.to_string()))?;
+        for path in paths {
+            match self.shared().ask(self.shared().bucket.delete(&path)).await {
                 Ok(()) | Err((Fault::NotFound, _)) => {}
-                Err(other) => return Err(other),
+                Err(other) => return Err(other.into()),
             }
         }
         Ok(())
@@ -273,13 +356,13 @@ impl Probe<'_> {
 fn one_winner(
     round: usize,
     tries: Vec<Result<UpdateVersion, (Fault, String)>>,
-) -> Result<Option<UpdateVersion>, (Fault, String)> {
+) -> Result<Option<UpdateVersion>, Trouble> {
     let racers = tries.len();
     let mut winners = Vec::new();
     for tried in tries {
         match tried {
             Ok(version) => winners.push(version),
-            Err((Fault::Refused, why)) => return Err((Fault::Refused, why)),
+            Err((Fault::Refused, why)) => return Err(Trouble::Asked(Fault::Refused, why)),
             Err(_) => {}
         }
     }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::envelope::Envelope;
+use super::probe::AREA as PROBES;
 use super::{RECORDS, Shared};
 use crate::port::{Name, StoreError};
 
@@ -45,6 +46,17 @@ pub(super) async fn tombstones(shared: &Shared) -> Result<usize, StoreError> {
                 removed += 1;
             }
         }
+    }
+    let mut probes = Vec::new();
+    shared
+        .list(PROBES, "", None, |object| {
+            let old = object.last_modified.timestamp() < before;
+            probes.extend(old.then_some(object.location));
+            probes.len() < AT_ONCE
+        })
+        .await?;
+    for probe in probes {
+        shared.remove(&probe).await?;
     }
     Ok(removed)
 }

@@ -90,3 +90,18 @@ impl Bucket {
         }
     }
 }
+
+/// What a bad network does.
+#[must_use]
+pub fn bad_weather() -> Plan {
+    Plan {
+        latency: std::time::Duration::from_millis(2),
+        drop_request: 5,
+        drop_answer: 10,
+        error_before: 10,
+        error_after: 10,
+        conflict: 10,
+        late: 5,
+        late_up_to: std::time::Duration::from_millis(500),
+    }
+}

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lockd_cloud::Plan;
+use lockd_tests::bucket::bad_weather;
 use lockd_tests::dice::rounds;
 use lockd_tests::{Ask, Bucket, Client, Cloud, Dice, Held, Place, Request, Server, within};
 use lockd_wire::path;
@@ -278,36 +279,22 @@ fn settled(client: &mut Client, number: usize) -> Vec<u64> {
     set.as_array().expect("a set").iter().map(|one| one.as_u64().expect("a number")).collect()
 }
 
-/// What a bad network does.
-fn weather() -> Plan {
-    Plan {
-        latency: Duration::from_millis(2),
-        drop_request: 5,
-        drop_answer: 10,
-        error_before: 10,
-        error_after: 10,
-        conflict: 10,
-        late: 5,
-        late_up_to: Duration::from_millis(500),
-    }
-}
-
 #[test]
 fn two_servers_in_bad_weather() {
-    run(Cloud::Double, 2, rounds(2) * 1_000, weather());
+    run(Cloud::Double, 2, rounds(2) * 1_000, bad_weather());
 }
 
 #[test]
 fn four_servers_in_bad_weather() {
-    run(Cloud::Double, 4, rounds(2) * 1_000, weather());
+    run(Cloud::Double, 4, rounds(2) * 1_000, bad_weather());
 }
 
 #[test]
 fn two_servers_on_a_real_s3() {
-    run(Cloud::Moto, 2, rounds(1) * 500, weather());
+    run(Cloud::Moto, 2, rounds(1) * 500, bad_weather());
 }
 
 #[test]
 fn two_servers_on_a_real_azure() {
-    run(Cloud::Azurite, 2, rounds(1) * 500, weather());
+    run(Cloud::Azurite, 2, rounds(1) * 500, bad_weather());
 }

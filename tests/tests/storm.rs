@@ -9,10 +9,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use lockd_tests::bucket::bad_weather;
 use lockd_tests::dice::rounds;
 use lockd_tests::http::Client;
 use lockd_tests::queue::{Enqueue, Message, dequeue, messages, stats};
-use lockd_tests::{Dice, Place, Request, Server, within};
+use lockd_tests::{Bucket, Cloud, Dice, Place, Request, Server, within};
 use lockd_wire::path;
 use serde_json::{Value, json};
 
@@ -48,44 +49,80 @@ struct Storm {
 
 #[test]
 fn every_message_is_acknowledged_or_dead_in_the_end() {
-    let mut dice = Dice::announced("storm");
     let kills = rounds(5);
-    let total = kills * if kills > 5 { 5_000 } else { 2_000 };
+    run(&mut [Server::usual()], kills, kills * if kills > 5 { 5_000 } else { 2_000 }, None);
+}
+
+#[test]
+fn also_on_two_servers_that_share_a_bucket_in_bad_weather() {
+    on_bucket(Cloud::Double, 2, rounds(3));
+}
+
+#[test]
+fn also_on_a_real_s3() {
+    on_bucket(Cloud::Moto, 1, rounds(1));
+}
+
+#[test]
+fn also_on_two_servers_that_share_a_real_azure() {
+    on_bucket(Cloud::Azurite, 2, rounds(1));
+}
+
+fn on_bucket(cloud: Cloud, servers: usize, kills: usize) {
+    let bucket = Bucket::new(cloud);
+    let mut servers: Vec<Server> = (0..servers).map(|_| Server::start(bucket.options())).collect();
+    run(&mut servers, kills, kills * 300, Some(&bucket));
+}
+
+fn run(servers: &mut [Server], kills: usize, total: usize, bucket: Option<&Bucket>) {
+    let mut dice = Dice::announced("storm");
     let storm = Storm {
         waiting: Mutex::new((0..total).collect()),
         stories: Mutex::default(),
         acked: AtomicUsize::new(0),
         settled: AtomicUsize::new(0),
     };
-    let mut server = Server::usual();
+    if let Some(bucket) = bucket {
+        bucket.proxy.set_plan(bad_weather());
+    }
     for round in 0..=kills {
         let last = round == kills;
-        let place = server.place.clone();
+        let places: Vec<Place> = servers.iter().map(|server| server.place.clone()).collect();
+        let victim = dice.below(servers.len());
         let over = &AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for _ in 0..PRODUCERS {
-                scope.spawn(|| produce(&place, &storm));
+            for number in 0..PRODUCERS {
+                let (place, storm) = (&places[number % places.len()], &storm);
+                scope.spawn(move || produce(place, storm, over));
             }
-            for _ in 0..CONSUMERS {
-                let (dice, place, storm) = (dice.fork(), &place, &storm);
+            for number in 0..CONSUMERS {
+                let place = &places[number % places.len()];
+                let (dice, storm) = (dice.fork(), &storm);
                 scope.spawn(move || consume(place, dice, storm, over));
             }
             let _home = SentHome(over);
             let enough = total * (round + 1) / (kills + 1);
             let done = || storm.settled.load(Ordering::Relaxed) >= enough;
             if last {
-                within(Duration::from_secs(120), "everything is settled", || is_drained(&place));
+                let place = &places[victim];
+                within(Duration::from_secs(120), "everything is settled", || is_drained(place));
             } else {
                 within(Duration::from_secs(120), "enough messages", done);
-                server.kill();
+                servers[victim].kill();
             }
         });
         if !last {
-            server.start_again();
+            servers[victim].start_again();
         }
         println!("round {round}: {} acknowledged", storm.acked.load(Ordering::Relaxed));
     }
-    judge(&server, &storm, total);
+    if let Some(bucket) = bucket {
+        bucket.proxy.heal();
+        // One that has nothing but what is in the bucket.
+        judge(&Server::start(bucket.options()), &storm, total);
+    } else {
+        judge(&servers[0], &storm, total);
+    }
 }
 
 /// Everybody stops when it goes.
@@ -104,9 +141,9 @@ fn is_drained(place: &Place) -> bool {
 
 /// Enqueues until there is nothing left or the server is gone. What was not answered is enqueued
 /// again, under the same idempotency key.
-fn produce(place: &Place, storm: &Storm) {
+fn produce(place: &Place, storm: &Storm, over: &AtomicUsize) {
     let mut client = Client::new(place);
-    loop {
+    while over.load(Ordering::Relaxed) == 0 {
         let Some(number) = storm.waiting.lock().expect("a list").pop_front() else { return };
         let ask = Enqueue::new("storm", number.to_string())
             .field("max_attempts", MAX_ATTEMPTS)

@@ -306,7 +306,15 @@ impl App {
     async fn missed_some(self: &Arc<Self>) {
         self.records.events.forget();
         self.records.lines.wake_all();
-        self.look_through_queues().await;
+        for board in self.records.boards.loaded() {
+            while let Err(error) = self.reload_board(&board).await {
+                tracing::debug!(queue = %board.name, %error, "a queue could not be read again");
+                if self.tasks.is_stopping() {
+                    return;
+                }
+                tokio::time::sleep(READ_IDLE).await;
+            }
+        }
     }
 
     /// Finds messages in the store that nobody has told of.

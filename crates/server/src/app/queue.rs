@@ -107,6 +107,12 @@ impl App {
         Ok(())
     }
 
+    /// Reads again what the store knows about a queue in use.
+    pub(crate) async fn reload_board(self: &Arc<Self>, board: &Board) -> Result<(), StoreError> {
+        board.doubt();
+        self.load_board(board).await
+    }
+
     /// Takes over messages of a queue in use that the store has and nobody has told of.
     pub(crate) async fn refresh_board(
         self: &Arc<Self>,

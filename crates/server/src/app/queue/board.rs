@@ -165,8 +165,13 @@ impl Boards {
 
     /// The queues for which somebody waits.
     pub(crate) fn waited_for(&self) -> Vec<Arc<Board>> {
+        self.loaded().into_iter().filter(|board| board.is_waited_for()).collect()
+    }
+
+    /// The queues of which everything is known.
+    pub(crate) fn loaded(&self) -> Vec<Arc<Board>> {
         let boards = self.boards.lock();
-        boards.values().filter(|board| board.is_waited_for()).cloned().collect()
+        boards.values().filter(|board| board.loaded.initialized()).cloned().collect()
     }
 
     /// Consumers that wait, in all queues.
@@ -245,10 +250,23 @@ impl Board {
         }
     }
 
-    /// Takes over what the store knew when it was looked through.
+    /// What was known may be wrong: until it is loaded anew, nothing is handed out.
+    pub(super) fn doubt(&self) {
+        let mut inner = self.inner.lock();
+        inner.early.clear();
+        inner.is_loaded = false;
+    }
+
+    /// Takes over what the store knew when it was looked through, and forgets what it did not.
     pub(super) fn load(&self, known: impl IntoIterator<Item = (MessageId, Place)>, now: Now) {
+        let known: HashMap<MessageId, Place> = known.into_iter().collect();
         let mut inner = self.inner.lock();
         let early = std::mem::take(&mut inner.early);
+        let forgotten: Vec<MessageId> =
+            inner.stands.keys().filter(|id| !known.contains_key(id)).copied().collect();
+        for id in forgotten {
+            inner.stand(id, None);
+        }
         for (id, place) in known {
             inner.set(id, place);
         }

@@ -8,7 +8,7 @@ use lockd_cli::cmd::completions::CompletionsArgs;
 use lockd_cli::cmd::explain::ExplainArgs;
 use lockd_cli::cmd::man::ManArgs;
 use lockd_cli::cmd::txn::TxnArgs;
-use lockd_server::config::SETTINGS;
+use lockd_server::config::{SETTINGS, Setting};
 
 use crate::cmd;
 
@@ -41,6 +41,9 @@ pub(crate) enum Command {
     /// Back up, restore, check and look into a store
     #[command(subcommand)]
     Store(cmd::store::StoreCommand),
+    /// Try whether an object store can be used
+    #[command(subcommand)]
+    Verify(cmd::verify::VerifyCommand),
     Explain(ExplainArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -61,32 +64,49 @@ beats the variable, which beats the file. Exit codes: 0 stopped as asked, 1 fail
 
 /// The command line with the flags of the server.
 pub(crate) fn command() -> clap::Command {
-    let mut command = Cli::command();
+    let mut command = Cli::command().mut_subcommand("verify", |verify| {
+        verify.mut_subcommand("store", |store| {
+            let of_store = SETTINGS.iter().filter(|setting| is_of_store(setting));
+            of_store.fold(store, |store, setting| store.arg(flag(setting)))
+        })
+    });
     for setting in SETTINGS {
-        let help = match setting.default {
-            "" => setting.help.to_owned(),
-            default => format!("{} [default: {default}]", setting.help),
-        };
-        let mut arg = Arg::new(setting.name)
-            .long(setting.name)
-            .help(help)
-            .help_heading("Server settings")
-            .value_name(if setting.switch { "BOOL" } else { "VALUE" })
-            .allow_hyphen_values(true)
-            .action(ArgAction::Set);
-        if setting.switch {
-            arg = arg.num_args(0..=1).require_equals(true).default_missing_value("true");
-        }
-        command = command.arg(arg);
+        command = command.arg(flag(setting));
     }
     command
 }
 
+fn is_of_store(setting: &Setting) -> bool {
+    let beginnings = ["s3-", "azure-", "gcs-"];
+    setting.name == "store" || beginnings.iter().any(|start| setting.name.starts_with(start))
+}
+
+fn flag(setting: &'static Setting) -> Arg {
+    let help = match setting.default {
+        "" => setting.help.to_owned(),
+        default => format!("{} [default: {default}]", setting.help),
+    };
+    let arg = Arg::new(setting.name)
+        .long(setting.name)
+        .help(help)
+        .help_heading("Server settings")
+        .value_name(if setting.switch { "BOOL" } else { "VALUE" })
+        .allow_hyphen_values(true)
+        .action(ArgAction::Set);
+    if setting.switch {
+        arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+    } else {
+        arg
+    }
+}
+
 /// The settings that were given as flags.
 pub(crate) fn given_settings(matches: &ArgMatches) -> Vec<(String, String)> {
-    let given = SETTINGS
-        .iter()
-        .filter(|setting| matches.value_source(setting.name) == Some(ValueSource::CommandLine));
+    let is_given = |setting: &&Setting| {
+        let known = matches.ids().any(|id| id.as_str() == setting.name);
+        known && matches.value_source(setting.name) == Some(ValueSource::CommandLine)
+    };
+    let given = SETTINGS.iter().filter(is_given);
     given
         .filter_map(|setting| {
             let value = matches.get_one::<String>(setting.name)?;

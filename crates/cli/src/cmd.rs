@@ -5,6 +5,7 @@ pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod server;
 pub(crate) mod store;
+pub(crate) mod verify;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
         Some(Command::DemoWorker(args)) => demo::work(args).await,
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Store(command)) => store::run(command).await,
+        Some(Command::Verify(command)) => verify::run(command, cli.config, matches).await,
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Completions(args)) => completions::run(&args, args::command()),
         Some(Command::Man(args)) => man::run(&args, args::command()),

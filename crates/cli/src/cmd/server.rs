@@ -21,11 +21,8 @@ pub(crate) async fn run(file: Option<PathBuf>, matches: &ArgMatches) -> ExitCode
 }
 
 async fn serve(file: Option<PathBuf>, matches: &ArgMatches) -> anyhow::Result<()> {
-    let layers = Layers {
-        flags: given_settings(matches),
-        file: settings_file(file)?,
-        home: home().and_then(|home| home.into_os_string().into_string().ok()),
-    };
+    let layers =
+        Layers { flags: given_settings(matches), file: settings_file(file)?, home: home_text() };
     let loaded = config::load(&layers, &ProcessEnvironment)?;
     let settings = loaded.settings;
     log::init(&settings.log_level, settings.log_json).map_err(anyhow::Error::msg)?;
@@ -69,12 +66,16 @@ async fn until_stopped(settings: Settings, signals: &mut Signals) -> anyhow::Res
     Ok(())
 }
 
+pub(crate) fn home_text() -> Option<String> {
+    home().and_then(|home| home.into_os_string().into_string().ok())
+}
+
 fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|home| !home.as_os_str().is_empty())
 }
 
 /// The named file, which must exist, or the usual one if it does.
-fn settings_file(named: Option<PathBuf>) -> anyhow::Result<Option<(String, String)>> {
+pub(crate) fn settings_file(named: Option<PathBuf>) -> anyhow::Result<Option<(String, String)>> {
     let usual = folder::config_dir().ok().map(|folder| folder.join("config.yaml"));
     let usual = usual.filter(|path| path.exists());
     let Some(path) = named.or(usual) else { return Ok(None) };

@@ -38,8 +38,8 @@ enum Fate {
     Unknown,
 }
 
-#[derive(Default)]
 struct Ledger {
+    ttl: Duration,
     transfers: Mutex<BTreeMap<u64, (BTreeSet<usize>, Fate)>>,
     committed: AtomicUsize,
     deadlocks: AtomicUsize,
@@ -89,10 +89,17 @@ fn on_bucket(cloud: Cloud, servers: usize, rounds: usize) {
 fn run(servers: &mut [Server], rounds: usize, bucket: Option<&Bucket>) {
     let mut dice = Dice::announced("bank");
     let runtime = tokio::runtime::Runtime::new().expect("threads");
-    let ledger = Ledger::default();
+    // A bucket takes its time for each of the writes.
+    let (ttl, most) = if bucket.is_some() { (4 * TTL, 40) } else { (TTL, 120) };
+    let ledger = Ledger {
+        ttl,
+        transfers: Mutex::default(),
+        committed: AtomicUsize::new(0),
+        deadlocks: AtomicUsize::new(0),
+    };
     runtime.block_on(open_accounts(&client(&servers[0].place)));
     for round in 0..rounds {
-        let enough = ledger.committed.load(Ordering::Relaxed) + dice.between(20, 120);
+        let enough = ledger.committed.load(Ordering::Relaxed) + dice.between(most / 6, most);
         let over = watch::Sender::new(false);
         let places: Vec<Place> = servers.iter().map(|server| server.place.clone()).collect();
         let victim = dice.below(servers.len());
@@ -233,7 +240,7 @@ async fn transfer(
     let txn = client.txn();
     let mut leases = Vec::new();
     for account in accounts {
-        match hold(&txn, *account).await {
+        match hold(&txn, *account, ledger.ttl).await {
             Ok(lease) => leases.push(lease),
             Err(error) => {
                 if error.detail().contains("deadlock") {
@@ -260,9 +267,13 @@ async fn transfer(
     fate_of(txn.commit(leases).await, Fate::Committed)
 }
 
-async fn hold(txn: &Txn, account: usize) -> Result<Lease, Error<lockd_client::AcquireKind>> {
+async fn hold(
+    txn: &Txn,
+    account: usize,
+    ttl: Duration,
+) -> Result<Lease, Error<lockd_client::AcquireKind>> {
     let ask = txn.lease(format!("accounts/{account}")).namespace(namespace(account));
-    ask.ttl(TTL).wait(secs(2)).await
+    ask.ttl(ttl).wait(secs(2)).await
 }
 
 /// Before any commit was asked for: it never happens, whatever becomes of the leases.

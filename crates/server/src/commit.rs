@@ -379,12 +379,18 @@ impl Records {
                 // Whoever is about to put the message there must not find its entry gone: a mark
                 // in the message's own place makes it try again under another name.
                 let write = Write::Delete;
-                let mark = Op { name: record_name(key), expect: Expect::Absent, write };
+                let mark = Op { name: record_name(key), expect: Expect::Never, write };
                 match self.store.commit(vec![mark]).await {
-                    Ok(_) => ops = vec![entry(stand_name(key))],
-                    Err(StoreError::Conflict) => return Ok(()),
+                    Ok(_) => {}
+                    // It is there after all, or was: only then is its entry of no use.
+                    Err(StoreError::Conflict) => {
+                        if self.load_stored(key).await?.record.stored {
+                            return Ok(());
+                        }
+                    }
                     Err(error) => return Err(error),
                 }
+                ops = vec![entry(stand_name(key))];
             } else if !self.is_atomic() {
                 // Without all at one moment, the key's turn keeps others from it meanwhile.
                 ops.remove(0);
@@ -515,8 +521,11 @@ impl Records {
             return Ok(());
         }
         let write = Write::Put(Bytes::from_static(b"0"));
-        self.store.commit(vec![Op { name, expect: Expect::Absent, write }]).await?;
-        Ok(())
+        match self.store.commit(vec![Op { name, expect: Expect::Absent, write }]).await {
+            // Another server has made it.
+            Ok(_) | Err(StoreError::Conflict) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -29,6 +29,9 @@ pub struct Stored {
 pub enum Expect {
     /// No record is there.
     Absent,
+    /// No record is there, nor was there one that left a mark when it was removed. Only for names
+    /// that are used once; where removed records leave no mark, the same as `Absent`.
+    Never,
     /// The record is there with exactly this revision.
     Revision(Revision),
     /// Anything: only for heartbeats, memberships and derived index records.
@@ -46,7 +49,7 @@ impl Expect {
     #[must_use]
     pub fn is_met_by(self, current: Option<Revision>) -> bool {
         match self {
-            Self::Absent => current.is_none(),
+            Self::Absent | Self::Never => current.is_none(),
             Self::Revision(expected) => current == Some(expected),
             Self::Any => true,
         }

@@ -75,7 +75,11 @@ impl Records {
         } else {
             Write::Put(codec::encode(next, self.clock.timeline().boot))
         };
-        let expect = Expect::unchanged(changed.stored.as_ref());
+        let expect = match &changed.stored {
+            // The id of a message is used once: what was removed is not made again.
+            None if next.message.is_some() => Expect::Never,
+            stored => Expect::unchanged(stored.as_ref()),
+        };
         Some(Op { name: record_name(&changed.key), expect, write })
     }
 

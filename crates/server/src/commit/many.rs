@@ -374,7 +374,7 @@ impl Records {
         self.store.abilities().shared
     }
 
-    pub(super) fn is_atomic(&self) -> bool {
+    pub(crate) fn is_atomic(&self) -> bool {
         self.store.abilities().atomic_batch
     }
 }

@@ -125,6 +125,10 @@ impl Records {
                 Ok(()) => return Ok(answer),
                 Err(StoreError::Conflict) => {
                     self.metrics.store_conflicts.inc();
+                    if ask.fresh && !self.is_atomic() {
+                        // Somebody has put a mark in its place: that will not change.
+                        break;
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -27,7 +27,9 @@ impl Shared {
                 self.remove(&self.record_path(&name)).await?;
                 Ok(Revision(1))
             }
-            (Expect::Absent | Expect::Revision(_), bytes) => self.swap(name, expect, bytes).await,
+            (Expect::Absent | Expect::Never | Expect::Revision(_), bytes) => {
+                self.swap(name, expect, bytes).await
+            }
         }
     }
 
@@ -101,6 +103,7 @@ impl Shared {
         let fits =
             |known: &Known| expect.is_met_by(known.envelope.stored().map(|stored| stored.revision));
         match (self.known.get(name), expect) {
+            (_, Expect::Never) => Ok(None),
             (Some(known), _) if fits(&known) => Ok(Some(known)),
             (None, Expect::Absent) => Ok(None),
             (Some(_) | None, _) => match self.look(name).await? {

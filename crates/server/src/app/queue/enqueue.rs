@@ -12,19 +12,22 @@ use lockd_core::message::{self, Enqueue, EnqueueRefused, Enqueued};
 use lockd_core::queue::{MessageId, QueueName};
 use lockd_core::record::{Decided, Etag, KeyRecord};
 use lockd_core::time::{Span, UnixMillis};
-use lockd_store::{Expect, Name, Op, StoreError, Write, codec};
+use lockd_store::{Expect, Name, Op, Revision, StoreError, Stored, Write, codec};
 use parking_lot::Mutex;
 
 use super::QueueRefused;
 use crate::app::document::{Bound, Expected, Incoming, Pieces, Upload};
 use crate::app::lease::keys_of;
 use crate::app::{App, Refused, TxnRefused};
-use crate::commit::{CommitError, NotJoined, Together};
+use crate::commit::{CommitError, NotJoined, Together, record_name};
 
 /// An answer is remembered under this prefix, a stretch of time, the queue and the stamp.
 pub(crate) const ANSWER_PREFIX: &str = "e/";
 /// Answers are kept for at least this long, and for at most twice as long.
 const ANSWERS_KEPT: Span = Span::secs(600);
+/// Stands before an answer whose message may not be there.
+const CLAIM: &[u8] = b"claim";
+const CLAIMS_MAX: usize = 8;
 
 /// A message, as it came in.
 #[derive(Clone, Debug)]
@@ -68,6 +71,40 @@ impl Arrival {
 impl Drop for Arrival {
     fn drop(&mut self) {
         self.app.arriving.0.lock().remove(&self.id);
+    }
+}
+
+/// Whose enqueue it is.
+enum Claim {
+    /// Ours, written down there.
+    Mine(Name, Revision),
+    Answered(Enqueued),
+}
+
+/// The revision of a write that may have lost a race.
+fn won(written: Result<Vec<Revision>, StoreError>) -> Result<Option<Revision>, Refused> {
+    match written {
+        Ok(revisions) => Ok(Some(revisions.first().copied().unwrap_or(Revision(0)))),
+        Err(StoreError::Conflict) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a message that came in is answered with.
+fn enqueued(
+    ask: &EnqueueAsk,
+    id: MessageId,
+    incoming: &Incoming,
+    stamp: Option<Stamp>,
+    now: UnixMillis,
+) -> Enqueued {
+    Enqueued {
+        request: stamp.map_or(0, |stamp| stamp.request),
+        id,
+        visible_at: now.plus(ask.delay),
+        visibility: ask.visibility,
+        max_attempts: ask.max_attempts,
+        bytes: incoming.state.bytes,
     }
 }
 
@@ -121,6 +158,9 @@ impl App {
         let stamp = Stamp { request, ..stamp };
         // Two at once under one stamp: the second finds the answer of the first.
         let _turn = self.records.stamp_turn(stamp.id).await;
+        if !self.records.is_atomic() {
+            return self.put_claimed(ask, id, incoming, stamp).await;
+        }
         if let Some(known) = self.answered(&ask.queue, stamp).await? {
             return Ok(known);
         }
@@ -131,6 +171,83 @@ impl App {
                 self.answered(&ask.queue, stamp).await?.ok_or(Refused::Contended)
             }
         }
+    }
+
+    /// Where a message and its answer cannot be written at one moment: the answer first, as a
+    /// claim. Who finds the claim of another and no message makes sure that there never will be
+    /// one, and claims it for itself.
+    async fn put_claimed(
+        self: &Arc<Self>,
+        ask: &EnqueueAsk,
+        id: MessageId,
+        incoming: Incoming,
+        stamp: Stamp,
+    ) -> Result<Enqueued, Refused> {
+        let now = self.clock().now().wall;
+        let answer = enqueued(ask, id, &incoming, Some(stamp), now);
+        let (name, revision) = match self.claim(&ask.queue, stamp, &answer).await? {
+            Claim::Answered(known) => return Ok(known),
+            Claim::Mine(name, revision) => (name, revision),
+        };
+        let (expect, store) = (Expect::Revision(revision), self.records.store());
+        match self.put_message(ask, id, incoming, None).await {
+            Ok(_) => {
+                let write = Write::Put(codec::encode_enqueued(&answer));
+                // If this is not written down, whoever repeats the request finds the message.
+                let _noted = store.commit(vec![Op { name, expect, write }]).await.is_ok();
+                Ok(answer)
+            }
+            Err(NotEnqueued::Refused(Refused::Store(StoreError::Unknown(why)))) => {
+                Err(Refused::Store(StoreError::Unknown(why)))
+            }
+            Err(NotEnqueued::Refused(refused)) => {
+                let op = Op { name, expect, write: Write::Delete };
+                let _found_empty = store.commit(vec![op]).await.is_ok();
+                Err(refused)
+            }
+            Err(NotEnqueued::Answered) => Err(Refused::Contended),
+        }
+    }
+
+    async fn claim(
+        &self,
+        queue: &QueueName,
+        stamp: Stamp,
+        answer: &Enqueued,
+    ) -> Result<Claim, Refused> {
+        let store = self.records.store();
+        let claim = || Write::Put([CLAIM, &codec::encode_enqueued(answer)].concat().into());
+        for _ in 0..CLAIMS_MAX {
+            let found = self.find_answers(queue, stamp).await?;
+            let Some((name, stored, known, is_claim)) = found.into_iter().next() else {
+                let name = answer_name(self.clock().now().wall, queue, stamp);
+                let op = Op { name: Arc::clone(&name), expect: Expect::Absent, write: claim() };
+                let Some(revision) = won(store.commit(vec![op]).await)? else { continue };
+                if self.find_answers(queue, stamp).await?.len() == 1 {
+                    return Ok(Claim::Mine(name, revision));
+                }
+                // Another has claimed it at the same time, under the next stretch of time.
+                let expect = Expect::Revision(revision);
+                won(store.commit(vec![Op { name, expect, write: Write::Delete }]).await)?;
+                continue;
+            };
+            if !is_claim {
+                return Ok(Claim::Answered(known));
+            }
+            let message = record_name(&queue.message_key(known.id));
+            let never = Op { name: message, expect: Expect::Never, write: Write::Delete };
+            let expect = Expect::Revision(stored.revision);
+            if won(store.commit(vec![never]).await)?.is_none() {
+                let write = Write::Put(codec::encode_enqueued(&known));
+                let _noted = store.commit(vec![Op { name, expect, write }]).await.is_ok();
+                return Ok(Claim::Answered(known));
+            }
+            let op = Op { name: Arc::clone(&name), expect, write: claim() };
+            if let Some(revision) = won(store.commit(vec![op]).await)? {
+                return Ok(Claim::Mine(name, revision));
+            }
+        }
+        Err(Refused::Contended)
     }
 
     async fn put_message(
@@ -153,14 +270,7 @@ impl App {
             txn: ask.txn,
             fences: ask.fences.clone(),
         };
-        let enqueued = Enqueued {
-            request: stamp.map_or(0, |stamp| stamp.request),
-            id,
-            visible_at: now.wall.plus(ask.delay),
-            visibility: ask.visibility,
-            max_attempts: ask.max_attempts,
-            bytes: incoming.state.bytes,
-        };
+        let enqueued = enqueued(ask, id, &incoming, stamp, now.wall);
         let extra = stamp.map(|stamp| Op {
             name: answer_name(now.wall, &ask.queue, stamp),
             expect: Expect::Absent,
@@ -199,20 +309,33 @@ impl App {
 
     /// The answer to the same request, if it was made before.
     async fn answered(&self, queue: &QueueName, stamp: Stamp) -> Result<Option<Enqueued>, Refused> {
+        let found = self.find_answers(queue, stamp).await?;
+        Ok(found.into_iter().next().map(|(_, _, known, _)| known))
+    }
+
+    /// Where the answer is, what it is, and whether it is only claimed.
+    async fn find_answers(
+        &self,
+        queue: &QueueName,
+        stamp: Stamp,
+    ) -> Result<Vec<(Name, Stored, Enqueued, bool)>, Refused> {
         let now = self.clock().now().wall;
         let before = UnixMillis(now.0.saturating_sub(ANSWERS_KEPT.0));
+        let mut found = Vec::new();
         // The clock may have been set back since.
         for at in [now, before, now.plus(ANSWERS_KEPT)] {
             let name = answer_name(at, queue, stamp);
             let Some(stored) = self.records.store().load(&name).await? else { continue };
-            let known = codec::decode_enqueued(&stored.bytes)
+            let is_claim = stored.bytes.starts_with(CLAIM);
+            let answer = stored.bytes.slice(if is_claim { CLAIM.len() } else { 0 }..);
+            let known = codec::decode_enqueued(&answer)
                 .map_err(|error| StoreError::Damaged(format!("answer {name}: {error}")))?;
             if known.request != stamp.request {
                 return Err(StampReused.into());
             }
-            return Ok(Some(known));
+            found.push((name, stored, known, is_claim));
         }
-        Ok(None)
+        Ok(found)
     }
 
     /// Forgets answers that nobody will ask for again; how many.
@@ -220,14 +343,14 @@ impl App {
         let oldest = stretch(self.clock().now().wall).saturating_sub(1);
         let mut forgotten = 0;
         loop {
-            let page = self.records.store().scan(ANSWER_PREFIX, None, 1_000).await?;
+            let page = self.records.store().scan_names(ANSWER_PREFIX, None, 1_000).await?;
             let mut ops = Vec::new();
-            for (name, stored) in page {
+            for name in page {
                 let number = name.strip_prefix(ANSWER_PREFIX).and_then(|rest| rest.split_once('/'));
                 let number = number.and_then(|(number, _)| number.parse::<u64>().ok());
                 if number.is_some_and(|number| number < oldest) {
-                    let expect = Expect::Revision(stored.revision);
-                    ops.push(Op { name, expect, write: Write::Delete });
+                    // Nobody uses a name of that time any more.
+                    ops.push(Op { name, expect: Expect::Any, write: Write::Delete });
                 }
             }
             if ops.is_empty() || self.tasks.is_stopping() {

@@ -137,8 +137,13 @@ async fn deleted_records_hold_their_place() {
     let again = fresh.commit(vec![put("k", Expect::Absent, "two")]).await.unwrap()[0];
     assert_eq!(again.0, first.0 + 2);
     // Where nothing was, a tombstone stops one who is about to create.
-    world.direct.commit(vec![delete("never", Expect::Absent)]).await.unwrap();
+    world.direct.commit(vec![delete("never", Expect::Never)]).await.unwrap();
     assert!(world.double.object("lockd", "f/records/never").is_some());
+    for store in [&world.through, &fresh] {
+        let late = store.commit(vec![put("never", Expect::Never, "late")]).await;
+        assert!(matches!(late, Err(StoreError::Conflict)), "{late:?}");
+    }
+    assert!(load(&*world.direct, "never").await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -43,6 +43,7 @@ struct Storm {
     /// Still to be enqueued.
     waiting: Mutex<VecDeque<usize>>,
     stories: Mutex<BTreeMap<usize, Story>>,
+    enqueued: AtomicUsize,
     acked: AtomicUsize,
     settled: AtomicUsize,
 }
@@ -79,6 +80,7 @@ fn run(servers: &mut [Server], kills: usize, total: usize, bucket: Option<&Bucke
     let storm = Storm {
         waiting: Mutex::new((0..total).collect()),
         stories: Mutex::default(),
+        enqueued: AtomicUsize::new(0),
         acked: AtomicUsize::new(0),
         settled: AtomicUsize::new(0),
     };
@@ -105,6 +107,9 @@ fn run(servers: &mut [Server], kills: usize, total: usize, bucket: Option<&Bucke
             let done = || storm.settled.load(Ordering::Relaxed) >= enough;
             if last {
                 let place = &places[victim];
+                within(Duration::from_secs(120), "everything is enqueued", || {
+                    storm.enqueued.load(Ordering::Relaxed) == total
+                });
                 within(Duration::from_secs(120), "everything is settled", || is_drained(place));
             } else {
                 within(Duration::from_secs(120), "enough messages", done);
@@ -149,7 +154,9 @@ fn produce(place: &Place, storm: &Storm, over: &AtomicUsize) {
             .field("max_attempts", MAX_ATTEMPTS)
             .repeatable(&format!("storm-{number}"));
         match client.try_call(&ask.request()) {
-            Ok(reply) if reply.status == 200 => {}
+            Ok(reply) if reply.status == 200 => {
+                storm.enqueued.fetch_add(1, Ordering::Relaxed);
+            }
             Ok(reply) if reply.status == 503 => {
                 storm.waiting.lock().expect("a list").push_back(number);
             }
@@ -326,7 +333,11 @@ fn judge(server: &Server, storm: &Storm, total: usize) {
     let stats = client.call(&stats("storm")).ok().json();
     assert_eq!(stats["dead"], dead.len(), "{stats}");
     let stories = storm.stories.lock().expect("stories");
-    assert_eq!(stories.len(), total, "every message was delivered to somebody");
+    let unheard = (0..total).filter(|number| !stories.contains_key(number));
+    for number in unheard {
+        // Where answers are lost, a message may have died without anybody ever seeing it.
+        assert!(dead.contains_key(&number), "message {number} was never delivered");
+    }
     for (number, story) in stories.iter() {
         match dead.get(number) {
             Some(message) => {

@@ -5,6 +5,7 @@
 mod batch;
 mod index;
 mod many;
+mod mark;
 mod pipe;
 mod together;
 
@@ -40,6 +41,7 @@ pub(crate) use index::{
 };
 use index::{index_name, stand_name};
 pub(crate) use many::{DUE_PREFIX, NotSettled, TXN_PREFIX, decode_txn};
+pub(crate) use mark::{DAY_MS, Forbidden, MARK_PREFIX};
 use pipe::{Piped, Pipes};
 pub(crate) use together::{NotJoined, Together, Verdict};
 
@@ -373,22 +375,15 @@ impl Records {
                 ops.push(entry(stand_name(key)));
             }
             if self.is_shared() {
-                if record.stored || queue::role(key) != Some(Role::Message) {
+                if queue::role(key) != Some(Role::Message) || record.message.is_some() {
                     return Ok(());
                 }
-                // Whoever is about to put the message there must not find its entry gone: a mark
-                // in the message's own place makes it try again under another name.
-                let write = Write::Delete;
-                let mark = Op { name: record_name(key), expect: Expect::Never, write };
-                match self.store.commit(vec![mark]).await {
-                    Ok(_) => {}
-                    // It is there after all, or was: only then is its entry of no use.
-                    Err(StoreError::Conflict) => {
-                        if self.load_stored(key).await?.record.stored {
-                            return Ok(());
-                        }
+                // Whoever is about to put the message there must not find its entry gone.
+                if !record.stored && self.forbid(key).await? == Forbidden::Exists {
+                    let now = self.load_stored(key).await?.record;
+                    if now.stored {
+                        return Ok(());
                     }
-                    Err(error) => return Err(error),
                 }
                 ops = vec![entry(stand_name(key))];
             } else if !self.is_atomic() {

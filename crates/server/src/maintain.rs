@@ -18,7 +18,7 @@ use lockd_store::{EmbeddedOptions, EmbeddedStore, Name, OpenError, Store, StoreE
 use serde_json::{Value, json};
 
 use crate::app::queue::enqueue::ANSWER_PREFIX;
-use crate::app::queue::tidy::MARK_PREFIX;
+use crate::commit::MARK_PREFIX;
 use crate::commit::{
     DUE_PREFIX, EXPIRY_PREFIX, FLOOR_NAME, KEY_PREFIX, LARGE_PREFIX, LEASE_PREFIX, MESSAGE_PREFIX,
     STAND_PREFIX, TXN_PREFIX, read_floor, read_stand, record_name,

@@ -77,6 +77,8 @@ enum NotGranted {
 
 /// On a store with several servers, the first in line asks this often without being told.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// When the holder's time should be over, this often.
+const ASK_SOON: Duration = Duration::from_millis(200);
 
 const TXN_OVER: Refused =
     Refused::Txn(TxnRefused::Conflict("the lease that began this transaction is over"));
@@ -157,7 +159,7 @@ impl App {
                 () = self.drained() => return Err(self.draining()),
                 turn = waiting.turn() => turn,
                 () = out_of_time => return Err(self.held(&held)),
-                () = self.nobody_told(), if self.records.is_shared() => {
+                () = self.nobody_told(held.until), if self.records.is_shared() => {
                     if !waiting.is_first() {
                         continue;
                     }
@@ -180,8 +182,9 @@ impl App {
     }
 
     /// Another server may have let go of a key and died before it could tell.
-    async fn nobody_told(&self) {
-        tokio::time::sleep(ASK_AGAIN).await;
+    async fn nobody_told(&self, until: Deadline) {
+        let left = Duration::from_millis(until.remaining(self.clock().now()).0);
+        tokio::time::sleep(left.clamp(ASK_SOON, ASK_AGAIN)).await;
     }
 
     /// Asks once. Runs to its end even if the caller goes away; then the grant is given back.

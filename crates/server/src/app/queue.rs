@@ -139,6 +139,11 @@ impl App {
     /// Where a message stands by its own record.
     async fn looked_up(self: &Arc<Self>, key: &KeyName) -> Result<Place, StoreError> {
         let record = self.records.load(key).await?;
-        Ok(message::place(&record).unwrap_or(Place::Gone))
+        let place = message::place(&record).unwrap_or(Place::Gone);
+        if place == Place::InFlight {
+            // Whoever has it may be gone when its time is over.
+            self.records.live.follow(key, &record);
+        }
+        Ok(place)
     }
 }

@@ -211,7 +211,14 @@ impl App {
                         // Its entry in the index should be gone too.
                         self.records.adopt(&key).await?;
                     }
-                    NotTaken::Message(NotDelivered::Held) => candidate.found(Place::InFlight, now),
+                    NotTaken::Message(NotDelivered::Held) => {
+                        candidate.found(Place::InFlight, now);
+                        if self.records.is_shared() {
+                            // Another server has delivered it, and may not be there when its
+                            // time is over.
+                            self.records.adopt(&key).await?;
+                        }
+                    }
                     NotTaken::Message(NotDelivered::NotYet(visible)) => {
                         candidate.found(Place::Queued(visible), now);
                     }

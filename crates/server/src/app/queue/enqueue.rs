@@ -19,7 +19,7 @@ use super::QueueRefused;
 use crate::app::document::{Bound, Expected, Incoming, Pieces, Upload};
 use crate::app::lease::keys_of;
 use crate::app::{App, Refused, TxnRefused};
-use crate::commit::{CommitError, NotJoined, Together, record_name};
+use crate::commit::{CommitError, Forbidden, NotJoined, Together};
 
 /// An answer is remembered under this prefix, a stretch of time, the queue and the stamp.
 pub(crate) const ANSWER_PREFIX: &str = "e/";
@@ -234,10 +234,9 @@ impl App {
             if !is_claim {
                 return Ok(Claim::Answered(known));
             }
-            let message = record_name(&queue.message_key(known.id));
-            let never = Op { name: message, expect: Expect::Never, write: Write::Delete };
             let expect = Expect::Revision(stored.revision);
-            if won(store.commit(vec![never]).await)?.is_none() {
+            let message = queue.message_key(known.id);
+            if self.records.forbid(&message).await? == Forbidden::Exists {
                 let write = Write::Put(codec::encode_enqueued(&known));
                 let _noted = store.commit(vec![Op { name, expect, write }]).await.is_ok();
                 return Ok(Claim::Answered(known));

@@ -3,25 +3,24 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use lockd_core::key::KeyName;
 use lockd_core::message::{self, Which};
 use lockd_core::queue::{MessageId, QueueName, Role};
 use lockd_core::record::{Decided, KeyRecord};
 use lockd_core::time::{Now, Span};
-use lockd_store::{Expect, Name, Op, StoreError, Write, codec};
+use lockd_store::{Expect, Name, Op, StoreError, Write};
 
 use super::board::{Bookmark, Shelf};
 use crate::app::{App, Refused};
-use crate::commit::{CommitError, EXPIRY_PREFIX, MINUTE_MS, NotJoined, Together, record_name};
+use crate::commit::{
+    CommitError, DAY_MS, EXPIRY_PREFIX, Forbidden, MARK_PREFIX, MINUTE_MS, NotJoined, Together,
+    record_name,
+};
 use crate::tasks::Complete;
 
 /// Messages that are changed in one commit.
 const TOGETHER: usize = 256;
 
-/// Under this prefix, a day and a name: the mark of a collector, to be removed after that day.
-pub(crate) const MARK_PREFIX: &str = "z/";
-const DAY_MS: u64 = 24 * 3_600_000;
 /// A payload that is younger than this may still be coming in at another server.
 const UPLOADS_TAKE_MS: u64 = 3_600_000;
 
@@ -207,20 +206,8 @@ impl App {
         if record.stored {
             return Ok(record.blobs().all(|named| **named != *blob));
         }
-        let day = self.clock().now().wall.0 / DAY_MS;
-        let entry = Op {
-            name: format!("{MARK_PREFIX}{day:08}/{}", key.as_str()).into(),
-            expect: Expect::Any,
-            write: Write::Put(Bytes::new()),
-        };
-        let bytes = codec::encode(&KeyRecord::default(), self.clock().timeline().boot);
-        let mark = Op { name: record_name(key), expect: Expect::Absent, write: Write::Put(bytes) };
-        match self.records.commit_plain(vec![entry, mark]).await {
-            Ok(()) => Ok(true),
-            // It came in just then.
-            Err(StoreError::Conflict) => Ok(false),
-            Err(error) => Err(error),
-        }
+        // Unless it came in just then.
+        Ok(self.records.forbid(key).await? != Forbidden::Exists)
     }
 
     /// Removes the marks of collectors after a day: by then nobody is about to name anything.

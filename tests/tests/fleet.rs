@@ -134,10 +134,9 @@ fn work(fleet: &Fleet, dice: &mut Dice, book: &Book, write: u64) {
     if dice.one_in(4) {
         client = Client::new(&fleet.place(dice.below(fleet.servers.len())));
     }
-    let mut let_go = None;
-    let fate = change(&mut client, dice, &held, write, number, book, &mut let_go);
     // Whoever asks for the end of its lease no longer counts on it.
-    let over = let_go.unwrap_or_else(Instant::now).min(asked + TTL);
+    let (fate, let_go) = change(&mut client, dice, &held, (number, write), book);
+    let over = let_go.min(asked + TTL);
     if let Some(fate) = fate {
         book.writes.lock().expect("a book").insert(write, (number, fate));
         if fate == Fate::Committed {
@@ -148,20 +147,18 @@ fn work(fleet: &Fleet, dice: &mut Dice, book: &Book, write: u64) {
     book.grants.lock().expect("a book").entry(number).or_default().push(grant);
 }
 
-/// What became of the write; `None` if it was never sent.
+/// What became of the write (`None` if it was never sent), and when the end was asked for.
 fn change(
     client: &mut Client,
     dice: &mut Dice,
     held: &Held,
-    write: u64,
-    number: usize,
+    (number, write): (usize, u64),
     book: &Book,
-    let_go: &mut Option<Instant>,
-) -> Option<Fate> {
+) -> (Option<Fate>, Instant) {
     let mut set: Value = match client.try_call(&held.state(path::GET)) {
         Ok(reply) if reply.status == 200 => reply.json(),
         Ok(reply) if reply.status == 204 => json!([]),
-        Ok(_) | Err(_) => return None,
+        Ok(_) | Err(_) => return (None, Instant::now()),
     };
     set.as_array_mut().expect("a set").push(write.into());
     // From here on it may be seen, whatever we hear.
@@ -169,9 +166,9 @@ fn change(
     let staged = client.try_call(&held.state(path::UPDATE).body(set.to_string()));
     match staged {
         Ok(reply) if reply.status == 200 => {}
-        Ok(reply) if reply.status == 503 => return Some(Fate::Unknown),
-        Ok(_) => return Some(Fate::Denied),
-        Err(_) => return Some(Fate::Unknown),
+        Ok(reply) if reply.status == 503 => return (Some(Fate::Unknown), Instant::now()),
+        Ok(_) => return (Some(Fate::Denied), Instant::now()),
+        Err(_) => return (Some(Fate::Unknown), Instant::now()),
     }
     if dice.one_in(40) {
         // Longer than the lease lives: whoever comes next finds the set as it was.
@@ -179,15 +176,16 @@ fn change(
     }
     let rolls_back = dice.one_in(8);
     let request = if rolls_back { held.rollback() } else { held.release() };
-    *let_go = Some(Instant::now());
-    Some(match client.try_call(&request) {
+    let let_go = Instant::now();
+    let fate = match client.try_call(&request) {
         Ok(reply) if reply.status == 200 && rolls_back => Fate::Denied,
         Ok(reply) if reply.status == 200 => Fate::Committed,
         Ok(reply) if reply.status == 503 => Fate::Unknown,
         // It is over, and it was not committed.
         Ok(_) => Fate::Denied,
         Err(_) => Fate::Unknown,
-    })
+    };
+    (Some(fate), let_go)
 }
 
 fn judge(book: &Book, sets: &BTreeMap<usize, Vec<u64>>) {

@@ -60,15 +60,19 @@ async fn verify(
     let ObjectOptions { location, .. } = &*options;
     let store = ObjectStore::open(&options).map_err(|error| anyhow::anyhow!("{error}"))?;
     let report = store.probe(Thoroughness::FULL).await;
-    let shown = ui::print(output, &as_json(location, &report), || as_text(location, &report));
+    let shown = ui::print(output, &as_json(&options, &report), || as_text(location, &report));
     match shown {
         Ok(()) | Err(Problem::ClosedPipe) => {}
         Err(problem) => anyhow::bail!("{problem}"),
     }
     if report.is_denied() && output == Format::Text {
-        say(&format!("\nThese rights are needed:\n\n{}", object::policy(location)));
+        say(&format!("\nThese rights are needed:\n\n{}", object::policy(&options)));
     }
-    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(MUST_NOT_BE_USED) })
+    Ok(match report.passed() {
+        true => ExitCode::SUCCESS,
+        false if report.is_unanswered() => ExitCode::FAILURE,
+        false => ExitCode::from(MUST_NOT_BE_USED),
+    })
 }
 
 fn outcome(outcome: &Outcome) -> (&'static str, &str) {
@@ -76,6 +80,7 @@ fn outcome(outcome: &Outcome) -> (&'static str, &str) {
         Outcome::Passed => ("ok", ""),
         Outcome::Failed(why) => ("FAILED", why),
         Outcome::Denied(why) => ("denied", why),
+        Outcome::NoAnswer(why) => ("no answer", why),
         Outcome::Skipped => ("skipped", "what comes before it must pass first"),
     }
 }
@@ -95,13 +100,15 @@ fn as_text(location: &Location, report: &Report) -> String {
     }
     text.push_str(if report.passed() {
         "\nIt keeps its promises: any number of servers may share it."
+    } else if report.is_unanswered() {
+        "\nNothing can be said about it: it does not answer."
     } else {
         "\nIt must not be used as it is."
     });
     text
 }
 
-fn as_json(location: &Location, report: &Report) -> Value {
+fn as_json(options: &ObjectOptions, report: &Report) -> Value {
     let checks = report.checks.iter().map(|check| {
         let (word, why) = outcome(&check.outcome);
         let ms = u64::try_from(check.took.as_millis()).unwrap_or(u64::MAX);
@@ -110,7 +117,7 @@ fn as_json(location: &Location, report: &Report) -> Value {
     let checks: Vec<Value> = checks.collect();
     let clock = report.clock.map(|(ahead, bound)| json!({"ahead_ms": ahead, "bound_ms": bound}));
     json!({
-        "store": location.to_string(), "usable": report.passed(), "checks": checks,
-        "clock": clock, "policy": report.is_denied().then(|| object::policy(location)),
+        "store": options.location.to_string(), "usable": report.passed(), "checks": checks,
+        "clock": clock, "policy": report.is_denied().then(|| object::policy(options)),
     })
 }

@@ -88,6 +88,11 @@ impl Journal {
         Self { sheet, news: Notify::new(), hurry: Notify::new(), is_read }
     }
 
+    /// Whether another server is there.
+    pub(crate) fn is_read(&self) -> bool {
+        self.is_read.load(Ordering::Relaxed)
+    }
+
     /// The others are to be asked at once.
     pub(crate) fn hurry(&self) {
         self.hurry.notify_one();
@@ -101,7 +106,7 @@ impl Journal {
         record: &KeyRecord,
         effects: &[Effect],
     ) {
-        if !self.is_read.load(Ordering::Relaxed) {
+        if !self.is_read() {
             return;
         }
         let events = effects.iter().filter_map(|effect| What::of(record, effect)).collect();

@@ -197,7 +197,7 @@ impl Records {
                     let group = Group::new();
                     group.decided.lock().push(decided);
                     tip.open = Some(Arc::clone(&group));
-                    let after = tip.flying.clone().map_or(Err(None), Ok);
+                    let after = tip.flying.clone().ok_or(None);
                     Next::Lead(group, after, Box::new(before))
                 }
             }

@@ -277,13 +277,15 @@ impl Raw {
         let cache = self.parse("store-cache", value::bytes_or_auto);
         let mut options = match store? {
             StoreSetting::Object(options) => options,
-            other => return Some(other),
+            other @ (StoreSetting::Memory | StoreSetting::Embedded(_)) => return Some(other),
         };
-        let secret = |name: &str| {
+        let variable = |name: &str| {
             let found = variables.iter().find(|(variable, _)| variable == name);
             found.and_then(|(_, value)| given(value))
         };
-        options.region = given(self.text("s3-region"));
+        options.region = given(self.text("s3-region"))
+            .or_else(|| variable("AWS_REGION"))
+            .or_else(|| variable("AWS_DEFAULT_REGION"));
         options.endpoint = match options.location.service {
             Service::S3 { .. } => None,
             Service::Azure { .. } => given(self.text("azure-endpoint")),
@@ -297,12 +299,12 @@ impl Raw {
             options.cache_bytes = bytes;
         }
         options.credentials = Credentials {
-            access_key_id: secret("LOCKD_S3_ACCESS_KEY_ID"),
-            secret_access_key: secret("LOCKD_S3_SECRET_ACCESS_KEY"),
-            session_token: secret("LOCKD_S3_SESSION_TOKEN"),
-            azure_account_key: secret("LOCKD_AZURE_ACCOUNT_KEY"),
-            azure_sas_token: secret("LOCKD_AZURE_SAS_TOKEN"),
-            gcs_service_account: secret("LOCKD_GCS_SERVICE_ACCOUNT"),
+            access_key_id: variable("LOCKD_S3_ACCESS_KEY_ID"),
+            secret_access_key: variable("LOCKD_S3_SECRET_ACCESS_KEY"),
+            session_token: variable("LOCKD_S3_SESSION_TOKEN"),
+            azure_account_key: variable("LOCKD_AZURE_ACCOUNT_KEY"),
+            azure_sas_token: variable("LOCKD_AZURE_SAS_TOKEN"),
+            gcs_service_account: variable("LOCKD_GCS_SERVICE_ACCOUNT"),
         };
         Some(StoreSetting::Object(options))
     }

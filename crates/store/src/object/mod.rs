@@ -131,7 +131,9 @@ fn fault(error: &object_store::Error) -> Fault {
         | E::NotImplemented { .. } => Fault::Refused,
         // Some requests have their status only in words.
         error if error.to_string().contains(" 403 Forbidden") => Fault::Refused,
-        _ => Fault::Unclear,
+        E::Generic { .. } | E::JoinError { .. } | E::UnknownConfigurationKey { .. } | _ => {
+            Fault::Unclear
+        }
     }
 }
 

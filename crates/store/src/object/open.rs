@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::list::PaginatedListStore;
@@ -115,7 +115,10 @@ impl ObjectOptions {
 
     fn s3(&self, endpoint: Option<&str>) -> Result<AmazonS3Builder, object_store::Error> {
         let given = &self.credentials;
-        let mut builder = AmazonS3Builder::from_env()
+        let given_keys = given.access_key_id.is_some() && given.secret_access_key.is_some();
+        // Who gives lockd keys of its own means those, and nothing that lies around.
+        let start = if given_keys { AmazonS3Builder::new() } else { AmazonS3Builder::from_env() };
+        let mut builder = start
             .with_bucket_name(&self.location.bucket)
             .with_disable_tagging(true)
             // Not every store has it, and rights are told more clearly without.
@@ -124,7 +127,10 @@ impl ObjectOptions {
             builder = builder.with_region(region);
         }
         if let Some(endpoint) = endpoint {
-            builder = builder.with_endpoint(endpoint).with_virtual_hosted_style_request(false);
+            builder = builder
+                .with_endpoint(endpoint)
+                .with_config(AmazonS3ConfigKey::S3Endpoint, endpoint)
+                .with_virtual_hosted_style_request(false);
         }
         if let (Some(id), Some(secret)) = (&given.access_key_id, &given.secret_access_key) {
             builder = builder.with_access_key_id(id).with_secret_access_key(secret);
@@ -149,9 +155,10 @@ impl ObjectOptions {
 
     fn azure(&self, account: &str) -> MicrosoftAzureBuilder {
         let given = &self.credentials;
-        let mut builder = MicrosoftAzureBuilder::from_env()
-            .with_account(account)
-            .with_container_name(&self.location.bucket);
+        let is_given = given.azure_account_key.is_some() || given.azure_sas_token.is_some();
+        let start =
+            if is_given { MicrosoftAzureBuilder::new() } else { MicrosoftAzureBuilder::from_env() };
+        let mut builder = start.with_account(account).with_container_name(&self.location.bucket);
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_endpoint(endpoint.clone());
         }
@@ -167,8 +174,11 @@ impl ObjectOptions {
     }
 
     fn gcs(&self) -> GoogleCloudStorageBuilder {
-        let mut builder =
-            GoogleCloudStorageBuilder::from_env().with_bucket_name(&self.location.bucket);
+        let start = match self.credentials.gcs_service_account {
+            Some(_) => GoogleCloudStorageBuilder::new(),
+            None => GoogleCloudStorageBuilder::from_env(),
+        };
+        let mut builder = start.with_bucket_name(&self.location.bucket);
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_base_url(endpoint);
             if is_http(Some(endpoint)) {

@@ -10,7 +10,8 @@ use futures_util::future::join_all;
 use object_store::list::PaginatedListOptions;
 use object_store::{GetOptions, ObjectStoreExt as _, PutMode, PutOptions, UpdateVersion};
 
-use super::location::{Location, Service};
+use super::location::Service;
+use super::open::{Encryption, ObjectOptions};
 use super::{Fault, ObjectStore, Shared, payload, tick_ms};
 use crate::port::StoreError;
 
@@ -45,6 +46,8 @@ pub enum Outcome {
     Failed(String),
     /// We may not do this.
     Denied(String),
+    /// The store did not say.
+    NoAnswer(String),
     /// It could not be tried, because of what failed before.
     Skipped,
 }
@@ -75,8 +78,15 @@ impl Report {
         self.checks.iter().find_map(|check| match &check.outcome {
             Outcome::Failed(why) => Some(format!("{}: {why}", check.name)),
             Outcome::Denied(why) => Some(format!("{}: denied: {why}", check.name)),
+            Outcome::NoAnswer(why) => Some(format!("{}: no answer: {why}", check.name)),
             Outcome::Passed | Outcome::Skipped => None,
         })
+    }
+
+    /// Whether nothing can be said about the store.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        self.checks.iter().any(|check| matches!(check.outcome, Outcome::NoAnswer(_)))
     }
 }
 
@@ -88,12 +98,15 @@ impl ObjectStore {
         let probe = Probe { shared: &self.shared, id, how };
         let mut report = Report::default();
         for step in STEPS {
+            #[expect(clippy::disallowed_methods, reason = "a measurement decides nothing")]
             let start = Instant::now();
-            let skip = matches!(step, Step::RaceCreate | Step::RaceReplace) && !report.passed();
+            let race = matches!(step, Step::RaceCreate | Step::RaceReplace);
+            let skip = (race && !report.passed()) || report.is_unanswered();
             let outcome = if skip { Outcome::Skipped } else { probe.tried(step).await };
             report.checks.push(Check { name: step.name(), outcome, took: start.elapsed() });
         }
         report.clock = self.shared.line.time.now(tick_ms()).map(|now| {
+            #[expect(clippy::disallowed_methods, reason = "shown beside the store's, no more")]
             let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             let wall = wall.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(0));
             (i64::try_from(now.unix_ms).unwrap_or(0) - wall, now.bound_ms)
@@ -203,7 +216,7 @@ impl Probe<'_> {
                 Err(Trouble::Asked(Fault::Refused, why)) => return Outcome::Denied(why),
                 Err(Trouble::Asked(_, why)) => {
                     if !patience.wait().await {
-                        return Outcome::Failed(why);
+                        return Outcome::NoAnswer(why);
                     }
                 }
             }
@@ -378,7 +391,18 @@ fn one_winner(
 
 /// The rights that a server needs, as the service would have them written down.
 #[must_use]
-pub fn policy(location: &Location) -> String {
+pub fn policy(options: &ObjectOptions) -> String {
+    let location = &options.location;
+    let kms = match &options.encryption {
+        Some(Encryption::Kms { key }) => {
+            let key = key.as_deref().unwrap_or("the bucket's key");
+            format!(
+                ",\n    {{\n      \"Effect\": \"Allow\",\n      \"Action\": [\"kms:Decrypt\", \
+                 \"kms:GenerateDataKey\"],\n      \"Resource\": \"{key}\"\n    }}"
+            )
+        }
+        Some(Encryption::Aes256) | None => String::new(),
+    };
     let bucket = &location.bucket;
     let under =
         if location.prefix.is_empty() { String::new() } else { format!("{}/", location.prefix) };
@@ -401,7 +425,7 @@ pub fn policy(location: &Location) -> String {
         "s3:AbortMultipartUpload"
       ],
       "Resource": "arn:aws:s3:::{bucket}/{under}*"
-    }}
+    }}{kms}
   ]
 }}"#
         ),

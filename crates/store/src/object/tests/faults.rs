@@ -65,23 +65,24 @@ async fn also_when_another_has_written_on_top_of_it() {
     let first = world.through.commit(vec![put("k", Expect::Absent, "one")]).await.unwrap()[0];
     world.proxy.arm(Fault::DropAnswer, Method::PUT, "records/k");
     // The one whose answer is lost must look; until then it may not get there.
-    let through = Arc::clone(&world.through);
-    let write = tokio::spawn(async move {
-        through.commit(vec![put("k", Expect::Revision(first), "two")]).await
-    });
-    let second = loop {
-        let seen = load(&*world.direct, "k").await.unwrap();
-        if seen.bytes == "two" {
-            break seen.revision;
+    let write = world.through.commit(vec![put("k", Expect::Revision(first), "two")]);
+    let others = async {
+        let second = loop {
+            let seen = load(&*world.direct, "k").await.unwrap();
+            if seen.bytes == "two" {
+                break seen.revision;
+            }
+            tokio::task::yield_now().await;
+        };
+        let mut top = second;
+        for number in 0..3 {
+            let op = put("k", Expect::Revision(top), format!("three {number}"));
+            top = world.direct.commit(vec![op]).await.unwrap()[0];
         }
-        tokio::task::yield_now().await;
+        second
     };
-    let mut top = second;
-    for number in 0..3 {
-        let op = put("k", Expect::Revision(top), format!("three {number}"));
-        top = world.direct.commit(vec![op]).await.unwrap()[0];
-    }
-    assert_eq!(write.await.unwrap().unwrap(), vec![second], "its own, under what came later");
+    let (written, second) = tokio::join!(write, others);
+    assert_eq!(written.unwrap(), vec![second], "its own, under what came later");
     assert_eq!(load(&*world.direct, "k").await.unwrap().bytes, "three 2");
 }
 

@@ -274,7 +274,11 @@ async fn open_store(
 ) -> Result<Opened, StartError> {
     let path: PathBuf = match &settings.store {
         StoreSetting::Memory => return Ok((Arc::new(MemStore::new()), None)),
-        StoreSetting::Object(options) => return Ok((open_bucket(options, tasks).await?, None)),
+        StoreSetting::Object(options) => {
+            let cache_bytes = settings.store_cache.unwrap_or_else(memory::usual_cache);
+            let options = ObjectOptions { cache_bytes, ..(**options).clone() };
+            return Ok((open_bucket(&options, tasks).await?, None));
+        }
         StoreSetting::Embedded(path) => path.clone(),
     };
     let mut options = EmbeddedOptions::new(path);

@@ -62,9 +62,9 @@ struct Group {
 }
 
 impl Group {
-    fn new() -> Arc<Self> {
+    fn of(decided: Decided<()>) -> Arc<Self> {
         let (outcome, _) = watch::channel(None);
-        Arc::new(Self { decided: Mutex::default(), joined: Notify::new(), outcome })
+        Arc::new(Self { decided: Mutex::new(vec![decided]), joined: Notify::new(), outcome })
     }
 
     async fn done(&self) -> Left {
@@ -186,40 +186,30 @@ impl Records {
         let mut tips = self.pipes.tips.lock();
         let ends = decided.effects.iter().any(|effect| matches!(effect, Effect::Ended { .. }));
         let record = decided.record.clone().unwrap_or_default();
-        let next = match (tips.get_mut(key), basis) {
-            (Some(tip), _) => {
-                tip.record = record;
-                if let Some(open) = &tip.open {
-                    open.decided.lock().push(decided);
-                    open.joined.notify_one();
-                    Next::Follow(Arc::clone(open))
-                } else {
-                    let group = Group::new();
-                    group.decided.lock().push(decided);
-                    tip.open = Some(Arc::clone(&group));
-                    let after = tip.flying.clone().ok_or(None);
-                    Next::Lead(group, after, Box::new(before))
-                }
+        let next = if let Some(tip) = tips.get_mut(key) {
+            tip.record = record;
+            if let Some(open) = &tip.open {
+                open.decided.lock().push(decided);
+                open.joined.notify_one();
+                Next::Follow(Arc::clone(open))
+            } else {
+                let group = Group::of(decided);
+                tip.open = Some(Arc::clone(&group));
+                Next::Lead(group, tip.flying.clone().ok_or(None), Box::new(before))
             }
-            // It was written meanwhile; nobody else has decided since, for we have the turn.
-            (None, Basis::Tip(group)) => {
-                let stored = match &*group.outcome.borrow() {
+        } else {
+            let stored = match basis {
+                Basis::Seen(stored) | Basis::Recalled(stored) => stored,
+                // Written meanwhile. Nobody else has decided since, for we have the turn.
+                Basis::Tip(group) => match &*group.outcome.borrow() {
                     Some(Ok(stored)) => stored.clone(),
                     Some(Err(_)) | None => return Next::Again,
-                };
-                let group = Group::new();
-                group.decided.lock().push(decided);
-                let open = Some(Arc::clone(&group));
-                tips.insert(key.clone(), Tip { record, open, flying: None });
-                Next::Lead(group, Err(stored), Box::new(before))
-            }
-            (None, Basis::Seen(stored) | Basis::Recalled(stored)) => {
-                let group = Group::new();
-                group.decided.lock().push(decided);
-                let open = Some(Arc::clone(&group));
-                tips.insert(key.clone(), Tip { record, open, flying: None });
-                Next::Lead(group, Err(stored), Box::new(before))
-            }
+                },
+            };
+            let group = Group::of(decided);
+            let open = Some(Arc::clone(&group));
+            tips.insert(key.clone(), Tip { record, open, flying: None });
+            Next::Lead(group, Err(stored), Box::new(before))
         };
         drop(tips);
         if ends {

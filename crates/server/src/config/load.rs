@@ -274,7 +274,6 @@ impl Raw {
         let patience = self.parse("s3-retry-timeout", value::duration);
         let key = given(self.text("s3-kms-key-id"));
         let encryption = self.parse("s3-sse", |text| value::encryption(text, key.clone()));
-        let cache = self.parse("store-cache", value::bytes_or_auto);
         let mut options = match store? {
             StoreSetting::Object(options) => options,
             other @ (StoreSetting::Memory | StoreSetting::Embedded(_)) => return Some(other),
@@ -295,9 +294,6 @@ impl Raw {
         options.part_bytes = part_bytes?;
         options.timeout = timeout?;
         options.patience = patience?;
-        if let Some(bytes) = cache? {
-            options.cache_bytes = bytes;
-        }
         options.credentials = Credentials {
             access_key_id: variable("LOCKD_S3_ACCESS_KEY_ID"),
             secret_access_key: variable("LOCKD_S3_SECRET_ACCESS_KEY"),

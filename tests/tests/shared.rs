@@ -232,8 +232,12 @@ fn times(
 
 const ROUND_TRIP: Duration = Duration::from_millis(50);
 
+/// What is measured is measured alone.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[test]
 fn keys_do_not_wait_for_each_other_on_a_slow_store() {
+    let _alone = ALONE.lock();
     let bucket = Bucket::new(Cloud::Double);
     let server = Server::start(bucket.options());
     bucket.slow_down(ROUND_TRIP);
@@ -251,6 +255,7 @@ fn keys_do_not_wait_for_each_other_on_a_slow_store() {
 
 #[test]
 fn a_key_is_passed_on_in_one_round_trip_on_a_slow_store() {
+    let _alone = ALONE.lock();
     let bucket = Bucket::new(Cloud::Double);
     let server = Server::start(bucket.options());
     bucket.slow_down(ROUND_TRIP);

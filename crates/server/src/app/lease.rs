@@ -77,8 +77,8 @@ enum NotGranted {
 
 /// On a store with several servers, the first in line asks this often without being told.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// When the holder's time should be over, this often.
-const ASK_SOON: Duration = Duration::from_millis(200);
+/// And so long after the holder's time was over.
+const ASK_AFTER: Duration = Duration::from_millis(50);
 
 const TXN_OVER: Refused =
     Refused::Txn(TxnRefused::Conflict("the lease that began this transaction is over"));
@@ -171,6 +171,10 @@ impl App {
             }
             match self.attempt(&ask, Only::New).await? {
                 Attempt::Granted(grant) => {
+                    if self.records.is_shared() {
+                        // The next one would be busy asking in vain when the key is passed on.
+                        waiting.took_it();
+                    }
                     if let Some(took) = waiting.since_freed() {
                         self.metrics().handoff.observe(took.as_secs_f64());
                     }
@@ -184,7 +188,9 @@ impl App {
     /// Another server may have let go of a key and died before it could tell.
     async fn nobody_told(&self, until: Deadline) {
         let left = Duration::from_millis(until.remaining(self.clock().now()).0);
-        tokio::time::sleep(left.clamp(ASK_SOON, ASK_AGAIN)).await;
+        // Who asks too often is busy asking when the key is passed on.
+        let wait = if left.is_zero() { ASK_AGAIN } else { (left + ASK_AFTER).min(ASK_AGAIN) };
+        tokio::time::sleep(wait).await;
     }
 
     /// Asks once. Runs to its end even if the caller goes away; then the grant is given back.

@@ -314,6 +314,13 @@ impl Waiting {
         lines.get_mut(&self.key)?.freed.take().map(Stopwatch::elapsed)
     }
 
+    /// The key was granted to this one: whatever was told before speaks of the time before.
+    pub(crate) fn took_it(&self) {
+        if let Some(line) = self.lines.lines.lock().get_mut(&self.key) {
+            line.may_be_free = false;
+        }
+    }
+
     /// Whether nobody stands before this one.
     pub(crate) fn is_first(&self) -> bool {
         let lines = self.lines.lines.lock();

@@ -24,7 +24,7 @@ use super::batch::Changed;
 use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, record_name, staged_fences};
 
 /// How long a release waits for the next in line to come along.
-const HAND_OVER: Duration = Duration::from_millis(5);
+const HAND_OVER: Duration = Duration::from_millis(25);
 /// The longest pause before a lost race between servers is run again, and the first.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 const PAUSE_MIN: Duration = Duration::from_millis(2);

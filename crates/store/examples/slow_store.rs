@@ -2,6 +2,13 @@
 //! many clients takes a key, updates it and lets go of it, which is three durable writes.
 //!
 //! `cargo run --release -p lockd-store --example slow_store`
+#![expect(
+    clippy::print_stdout,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "an example prints its table, measures with the real clock and may stop at a fault"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -254,20 +254,26 @@ fn keys_do_not_wait_for_each_other_on_a_slow_store() {
 }
 
 #[test]
-fn a_key_is_passed_on_on_a_slow_store() {
+fn a_key_is_passed_on_in_one_round_trip_on_a_slow_store() {
     let _alone = ALONE.lock();
     let bucket = Bucket::new(Cloud::Double);
     let server = Server::start(bucket.options());
     bucket.slow_down(ROUND_TRIP);
-    let window = Duration::from_secs(4);
-    let start = Instant::now();
-    let passed = times(&server, 64, window, |_, client| {
+    let before = bucket.proxy.requests();
+    let granted = std::sync::Mutex::new(Vec::new());
+    let passed = times(&server, 64, Duration::from_secs(4), |_, client| {
         let held = acquire(client, &Ask::new("one", "me").block(60).ttl_ms(60_000));
+        granted.lock().unwrap().push(Instant::now());
         client.call(&held.release()).ok();
     });
-    let each = start.elapsed().as_secs_f64() / passed as f64;
-    let trips = each / ROUND_TRIP.as_secs_f64();
-    println!("{passed} times in {:?}: {trips:.2} round trips each", start.elapsed());
-    // One and a half are wanted; it is not always so.
-    assert!(trips <= 4.0, "{trips:.2} round trips");
+    let after = bucket.proxy.requests();
+    let granted = granted.into_inner().unwrap();
+    let mut took: Vec<Duration> = granted.windows(2).map(|two| two[1] - two[0]).collect();
+    took.sort();
+    let trips = took[took.len() / 2].as_secs_f64() / ROUND_TRIP.as_secs_f64();
+    // The server also writes and reads what servers tell each other, a few times a second.
+    let puts = (after.puts - before.puts) as f64 / passed as f64;
+    println!("{passed} times, {puts:.2} writes and {trips:.2} round trips each");
+    assert!(puts <= 1.3, "{puts:.2} writes");
+    assert!(trips <= 1.5, "{trips:.2} round trips");
 }

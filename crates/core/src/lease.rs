@@ -6,6 +6,7 @@ use crate::attachment;
 use crate::fence::{Fence, FenceCondition, FenceFacts, FenceRefused};
 use crate::ids::{LeaseId, TxnId};
 use crate::message;
+use crate::pin;
 use crate::record::{Change, Decided, Effect, End, Ended, KeyRecord, Lease};
 use crate::state;
 use crate::time::{Deadline, Now, Span};
@@ -109,7 +110,7 @@ pub fn acquire(
         granted_at: now.wall,
         expires: now.plus(ask.ttl),
     };
-    next.fence = record.fence.next();
+    pin::raise(&mut next);
     next.lease = Some(lease.clone());
     answer::remember(&mut next, ask.stamp, Answer::Granted(lease.id.clone()), now);
     effects.push(Effect::Granted);
@@ -292,7 +293,7 @@ pub fn revoke(record: &KeyRecord, reason: &str, now: Now) -> Result<Option<Decid
     let mut next = record.clone();
     let mut effects = Vec::new();
     end(&mut next, End::Revoked { reason: reason.into() }, &mut effects, now);
-    next.fence = record.fence.next();
+    pin::raise(&mut next);
     Ok(Some(Decided { record: Some(next), answer: lease, effects }))
 }
 

@@ -10,6 +10,7 @@ pub mod key;
 pub mod lease;
 pub mod limits;
 pub mod message;
+pub mod pin;
 pub mod queue;
 pub mod record;
 pub mod state;

@@ -22,6 +22,10 @@ pub const JSON_DEPTH_MAX: u32 = 512;
 pub const ANSWERS_MAX: usize = 16;
 /// Fence conditions on one commit.
 pub const FENCES_MAX: usize = 16;
+/// Writes under way that hold the token of one key still.
+pub const PINS_MAX: usize = 512;
+/// Records that one of them names.
+pub const PIN_TARGETS_MAX: usize = 1_000;
 /// Keys that take part in one transaction.
 pub const PARTICIPANTS_MAX: usize = 1_000;
 /// Attachments of one key.

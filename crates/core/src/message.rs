@@ -6,6 +6,7 @@
 use crate::fence::{FenceCondition, FenceFacts, FenceRefused};
 use crate::ids::{LeaseId, TxnId};
 use crate::lease::{self, Acquire, AcquireRefused, InTxn, Proof};
+use crate::pin;
 use crate::queue::{self, MessageId, Role};
 use crate::record::{Decided, Effect, End, Ended, KeyRecord, Lease, State};
 use crate::state;
@@ -226,7 +227,7 @@ pub fn deliver(
         expires: now.plus(ttl),
     };
     let mut next = record.clone();
-    next.fence = record.fence.next();
+    pin::raise(&mut next);
     next.lease = Some(lease.clone());
     next.message = Some(Box::new(Message {
         attempts: message.attempts.saturating_add(1),

@@ -9,6 +9,7 @@ use crate::answer::Remembered;
 use crate::fence::{Fence, FenceCondition};
 use crate::ids::{LeaseId, TxnId};
 use crate::message::Message;
+use crate::pin::Pin;
 use crate::time::{Deadline, Now, Span, UnixMillis};
 
 /// The number of commits a key has seen.
@@ -44,6 +45,8 @@ pub struct KeyRecord {
     pub ended: Option<Ended>,
     /// Answers kept for repeated requests, oldest first.
     pub answers: Vec<Remembered>,
+    /// Writes elsewhere that hold the token still; only where a store writes one record at a time.
+    pub pins: Vec<Pin>,
     /// The key is that of a message; its state is the payload.
     pub message: Option<Box<Message>>,
     /// To be removed from the store with all it names. Never stored itself.

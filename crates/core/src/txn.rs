@@ -9,6 +9,7 @@ use crate::key::KeyName;
 use crate::lease::{self, Proof, ProofRefused};
 use crate::limits::PARTICIPANTS_MAX;
 use crate::message::{self, Back};
+use crate::pin;
 use crate::record::{Decided, Effect, End, KeyRecord, Lease, Staged};
 use crate::state;
 use crate::time::{Now, UnixMillis};
@@ -342,7 +343,7 @@ pub fn apply(
     if let Outcome::Rollback(Why::Revoked { key: revoked, .. }) = outcome
         && revoked == key
     {
-        next.fence = record.fence.next();
+        pin::raise(&mut next);
     }
     Some(Decided { record: Some(next), answer: (), effects })
 }

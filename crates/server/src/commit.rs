@@ -7,20 +7,23 @@ mod index;
 mod many;
 mod mark;
 mod pipe;
+mod still;
 mod together;
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockd_core::fence::{Fence, FenceFacts};
+use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
 use lockd_core::message::{self, Place};
+use lockd_core::pin::PinId;
 use lockd_core::queue::{self, QueueName, Role};
-use lockd_core::record::{Decided, Effect, KeyRecord, Staged};
+use lockd_core::record::{Decided, Effect, KeyRecord};
 use lockd_core::time::Now;
 use lockd_store::{Expect, Name, Op, Store, StoreError, Stored, Write, codec};
 use tokio::sync::{Mutex, MutexGuard};
@@ -42,7 +45,8 @@ pub(crate) use index::{
 use index::{index_name, stand_name};
 pub(crate) use many::{DUE_PREFIX, NotSettled, TXN_PREFIX, decode_txn};
 pub(crate) use mark::{DAY_MS, Forbidden, MARK_PREFIX};
-use pipe::{Piped, Pipes};
+use pipe::Pipes;
+use still::{Still, Tokens};
 pub(crate) use together::{NotJoined, Together, Verdict};
 
 /// How often a race for one record may be lost before the caller is told to come back.
@@ -100,6 +104,9 @@ pub(crate) struct Records {
     begun: AtomicU64,
     turns: Vec<Mutex<()>>,
     pipes: Pipes,
+    pins_made: AtomicU64,
+    /// Pins whose records were touched after they were over, until they are taken away.
+    touched: parking_lot::Mutex<HashSet<PinId>>,
     /// Requests under one idempotency key take turns too, each before those of its keys.
     stamp_turns: Vec<Mutex<()>>,
     /// Keeps those who choose keys from choosing who shares a turn.
@@ -139,6 +146,8 @@ impl Records {
             begun: AtomicU64::new(0),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
             pipes: Pipes::default(),
+            pins_made: AtomicU64::new(0),
+            touched: parking_lot::Mutex::default(),
             stamp_turns: (0..STAMP_TURNS).map(|_| Mutex::new(())).collect(),
             secret: parts.secret,
         }
@@ -203,34 +212,56 @@ impl Records {
         })
     }
 
-    async fn load_stored(&self, key: &KeyName) -> Result<Loaded, StoreError> {
+    async fn load_stored(self: &Arc<Self>, key: &KeyName) -> Result<Loaded, StoreError> {
         let stored = self.store.load(&record_name(key)).await?;
         let record = self.decode(key, stored.as_ref())?;
+        self.close(key, &record).await?;
         Ok(Loaded { stored, record })
     }
 
     /// Decides upon the present record and makes the decision durable, then lets its effects
-    /// follow. `fences` are the keys whose tokens the command speaks about.
+    /// follow. `fences` are the conditions of the command.
     ///
     /// A caller that may be dropped must run this through [`Tasks::complete`].
     pub(crate) async fn commit<A, R>(
         self: &Arc<Self>,
         key: &KeyName,
-        fences: &[KeyName],
+        fences: &[FenceCondition],
         mut decide: impl FnMut(&KeyRecord, &FenceFacts, Now) -> Result<Decided<A>, R>,
     ) -> Result<A, CommitError<R>> {
-        if !self.is_atomic()
-            && fences.is_empty()
-            && let Piped::Done(done) = self.commit_piped(key, &mut decide).await
-        {
-            return done;
+        if !self.is_atomic() && fences.is_empty() {
+            let mut plainly = |record: &KeyRecord, now| {
+                // What was staged may have conditions of its own.
+                if staged_fences(record).next().is_some() {
+                    return Err(None);
+                }
+                decide(record, &FenceFacts::default(), now).map_err(Some)
+            };
+            match self.commit_piped(key, &mut plainly).await {
+                Ok(answer) => return Ok(answer),
+                Err(CommitError::Refused(None)) => {}
+                Err(CommitError::Refused(Some(refused))) => {
+                    return Err(CommitError::Refused(refused));
+                }
+                Err(CommitError::Store(error)) => return Err(error.into()),
+                Err(CommitError::Contended) => return Err(CommitError::Contended),
+            }
         }
-        let _turn = self.alone(key).await;
+        let mut still = Still::nothing(self);
         for _ in 0..ATTEMPTS_MAX {
+            let turn = self.alone(key).await;
             let Loaded { stored, record } = self.load_settled(key).await?;
-            let staged = record.staged.iter().flat_map(staged_fences);
-            let (facts, checks) =
-                self.fence_facts([(key, &record)].into_iter(), fences.iter().chain(staged)).await?;
+            let target = [still::target(key, stored.as_ref())];
+            let conditions = fences.iter().chain(staged_fences(&record));
+            let own = std::iter::once((key, &record));
+            let (facts, checks) = match self.tokens(&still, own, conditions, Some(&target)).await? {
+                Tokens::Known(facts, checks) => (facts, checks),
+                Tokens::NotStill(conditions) => {
+                    drop(turn);
+                    still = self.hold_still(target.into(), &conditions).await?;
+                    continue;
+                }
+            };
             let Decided { record: next, answer, effects } =
                 decide(&record, &facts, self.clock.now()).map_err(CommitError::Refused)?;
             if next.is_none() {
@@ -238,7 +269,7 @@ impl Records {
             }
             let decided = Decided { record: next, answer: (), effects };
             let changed = Changed { key: key.clone(), stored, before: record, decided };
-            match self.write(Batch::of(checks, changed)).await {
+            match still.during(self.write(Batch::of(checks, changed))).await {
                 Ok(()) => return Ok(answer),
                 Err(StoreError::Conflict) => {
                     self.metrics.store_conflicts.inc();
@@ -247,35 +278,6 @@ impl Records {
             };
         }
         Err(CommitError::Contended)
-    }
-
-    /// The tokens of the keys that the command or the staged data speak about, and the checks
-    /// that hold them still until the commit.
-    async fn fence_facts<'a>(
-        &self,
-        own: impl Iterator<Item = (&'a KeyName, &'a KeyRecord)> + Clone,
-        fences: impl Iterator<Item = &'a KeyName>,
-    ) -> Result<(FenceFacts, Vec<Op>), StoreError> {
-        let mut keys: Vec<&KeyName> = fences.collect();
-        if keys.is_empty() {
-            return Ok((FenceFacts::default(), Vec::new()));
-        }
-        keys.sort();
-        keys.dedup();
-        let mut facts = Vec::with_capacity(keys.len());
-        let mut checks = Vec::with_capacity(keys.len());
-        for other in keys {
-            if let Some((_, record)) = own.clone().find(|(key, _)| *key == other) {
-                facts.push((other.clone(), record.fence));
-                continue;
-            }
-            let Loaded { stored, record } = self.load_stored(other).await?;
-            let token = if record.stored { record.fence } else { Fence(0) };
-            facts.push((other.clone(), token));
-            let expect = Expect::unchanged(stored.as_ref());
-            checks.push(Op { name: record_name(other), expect, write: Write::Check });
-        }
-        Ok((FenceFacts::new(facts), checks))
     }
 
     /// What is durable now may be told and acted upon.
@@ -450,9 +452,13 @@ impl Records {
     }
 
     fn turn_of(&self, name: &impl Hash) -> usize {
+        usize::try_from(self.hash(name)).unwrap_or(usize::MAX) % TURNS
+    }
+
+    fn hash(&self, what: &impl Hash) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.secret, name).hash(&mut hasher);
-        usize::try_from(hasher.finish()).unwrap_or(usize::MAX) % TURNS
+        (self.secret, what).hash(&mut hasher);
+        hasher.finish()
     }
 
     fn turn_at(&self, index: usize) -> &Mutex<()> {
@@ -524,8 +530,8 @@ impl Records {
     }
 }
 
-fn staged_fences(staged: &Staged) -> impl Iterator<Item = &KeyName> {
-    staged.fences.iter().map(|condition| &condition.key)
+fn staged_fences(record: &KeyRecord) -> impl Iterator<Item = &FenceCondition> {
+    record.staged.iter().flat_map(|staged| &staged.fences)
 }
 
 pub(crate) fn record_name(key: &KeyName) -> Name {

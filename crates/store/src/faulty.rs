@@ -1,7 +1,7 @@
 //! A store that stops at a chosen write, for tests of everything above the port. The write at
 //! which it stops is lost or done, the caller is told nothing for certain in the second case,
 //! and from then on nothing works: a process that lost its store. What is left can be looked at
-//! through the store inside.
+//! through the store inside. Or it holds one write back until the test lets it go on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::port::{
     Abilities, BlobReader, BlobWriter, Gauges, Name, Op, Page, Revision, Store, StoreError, Stored,
+    Write,
 };
 
 /// Which side of the write the store stops on.
@@ -28,6 +30,26 @@ pub enum Stop {
 pub struct Faulty {
     inner: Arc<dyn Store>,
     fuse: Arc<Fuse>,
+    held: Mutex<Option<(Box<str>, Hold)>>,
+}
+
+/// A write that is held back.
+#[derive(Clone, Debug, Default)]
+pub struct Hold {
+    reached: Arc<Notify>,
+    go: Arc<Notify>,
+}
+
+impl Hold {
+    /// Waits until the write has come so far.
+    pub async fn reached(&self) {
+        self.reached.notified().await;
+    }
+
+    /// It goes on to the store.
+    pub fn let_go(&self) {
+        self.go.notify_one();
+    }
 }
 
 struct Fuse {
@@ -80,7 +102,28 @@ impl Faulty {
     #[must_use]
     pub fn new(inner: Arc<dyn Store>, stop_at: u64, stop: Stop) -> Self {
         let fuse = Fuse { stop_at, stop, writes: AtomicU64::new(0), wrecks: Mutex::default() };
-        Self { inner, fuse: Arc::new(fuse) }
+        Self { inner, fuse: Arc::new(fuse), held: Mutex::default() }
+    }
+
+    /// Never stops by itself.
+    #[must_use]
+    pub fn steady(inner: Arc<dyn Store>) -> Self {
+        Self::new(inner, u64::MAX, Stop::Before)
+    }
+
+    /// Holds the next commit back that writes a record whose name begins like this.
+    pub fn hold_next(&self, prefix: &str) -> Hold {
+        let hold = Hold::default();
+        *self.held.lock() = Some((prefix.into(), hold.clone()));
+        hold
+    }
+
+    fn hold_for(&self, ops: &[Op]) -> Option<Hold> {
+        let writes = |op: &Op, prefix: &str| {
+            !matches!(op.write, Write::Check) && op.name.starts_with(prefix)
+        };
+        let mut held = self.held.lock();
+        held.take_if(|(prefix, _)| ops.iter().any(|op| writes(op, prefix))).map(|(_, hold)| hold)
     }
 
     /// Whether it has stopped. A workload that ends before that has been through untouched.
@@ -126,6 +169,10 @@ impl Store for Faulty {
 
     fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Vec<Revision>, StoreError>> {
         Box::pin(async move {
+            if let Some(hold) = self.hold_for(&ops) {
+                hold.reached.notify_one();
+                hold.go.notified().await;
+            }
             let turn = self.fuse.turn()?;
             turn.tell(self.inner.commit(ops).await)
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockd_core::answer::{Stamp, StampReused};
-use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
+use lockd_core::fence::{Fence, FenceFacts};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
 use lockd_core::lease::{
@@ -351,12 +351,11 @@ impl App {
     }
 
     async fn release_now(self: &Arc<Self>, key: &KeyName, ask: &Release) -> Result<(), Refused> {
-        let fences = keys_of(&ask.fences);
         for _ in 0..LOOKS_MAX {
             let decide = |record: &KeyRecord, facts: &FenceFacts, now: Now| {
                 lease::release(record, ask, facts, now)
             };
-            match self.records.commit(key, &fences, decide).await {
+            match self.records.commit(key, &ask.fences, decide).await {
                 Err(CommitError::Refused(ReleaseRefused::InTxn(InTxn(txn)))) => {
                     if self.settle_release(key, txn, ask).await? {
                         return Ok(());
@@ -478,10 +477,6 @@ enum NotRevoked {
     Free(Fence),
     /// Its holder has it under a transaction; the token that it will have.
     InTxn(TxnId, Box<str>, Fence),
-}
-
-pub(crate) fn keys_of(fences: &[FenceCondition]) -> Vec<KeyName> {
-    fences.iter().map(|condition| condition.key.clone()).collect()
 }
 
 /// A grant on its way to its holder. Dropped on the way, the lease is given back at once; with an

@@ -13,7 +13,6 @@ use lockd_core::time::Now;
 use lockd_store::StoreError;
 
 use super::document::{Expected, Incoming, Pieces, Upload};
-use super::lease::keys_of;
 use super::{App, Refused};
 use crate::commit::CommitError;
 use crate::tasks::Complete;
@@ -86,7 +85,7 @@ impl App {
         let app = Arc::clone(self);
         self.tasks.complete(async move {
             let key = ask.key.clone();
-            let fences = keys_of(&ask.fences);
+            let fences = ask.fences.clone();
             let stage = ask.stage(Change::Write(incoming.state.clone()));
             let mut named = false;
             let decide = |record: &KeyRecord, stage: &Stage, facts: &FenceFacts, now: Now| {
@@ -116,7 +115,7 @@ impl App {
         let app = Arc::clone(self);
         self.tasks.complete(async move {
             let key = ask.key.clone();
-            let fences = keys_of(&ask.fences);
+            let fences = ask.fences.clone();
             let stage = ask.stage(change);
             let decide = |record: &KeyRecord, stage: &Stage, facts: &FenceFacts, now: Now| {
                 state::stage(record, stage, facts, now).map_err(Moved::Refused)
@@ -131,7 +130,7 @@ impl App {
     async fn commit_stage(
         self: &Arc<Self>,
         key: &KeyName,
-        fences: &[KeyName],
+        fences: &[FenceCondition],
         mut stage: Stage,
         mut decide: impl FnMut(&KeyRecord, &Stage, &FenceFacts, Now) -> Result<Decided<Written>, Moved>,
     ) -> Result<Written, CommitError<Moved>> {

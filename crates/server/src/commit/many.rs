@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use lockd_core::fence::FenceFacts;
+use lockd_core::fence::{FenceCondition, FenceFacts};
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
 use lockd_core::lease::{self, Proof};
@@ -17,8 +17,9 @@ use lockd_core::txn::{self, DecideRefused, Outcome, Settle, Settled, TxnRecord, 
 use lockd_store::{Expect, Name, Op, StoreError, Stored, Write, codec};
 
 use super::batch::{Batch, Changed};
+use super::still::{Still, Tokens, target};
 use super::together::NotJoined;
-use super::{ATTEMPTS_MAX, CommitError, Loaded, Records};
+use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, staged_fences};
 
 /// The record of a transaction is stored under this prefix.
 pub(crate) const TXN_PREFIX: &str = "t/";
@@ -50,6 +51,13 @@ pub(crate) enum NotSettled {
     NotFound,
 }
 
+/// How far a settlement has come.
+enum Settling {
+    Done(Outcome),
+    /// The tokens of other keys are to be held still first.
+    NotStill(Vec<FenceCondition>),
+}
+
 impl Records {
     /// The record of a transaction, if there is one.
     pub(crate) async fn load_txn(&self, txn: TxnId) -> Result<Option<TxnRecord>, StoreError> {
@@ -69,20 +77,27 @@ impl Records {
         self: &Arc<Self>,
         ask: &Settle,
     ) -> Result<Outcome, CommitError<NotSettled>> {
+        let mut still = Still::nothing(self);
         for _ in 0..ATTEMPTS_MAX {
             let not_found = || CommitError::Refused(NotSettled::NotFound);
             let seen = self.load_txn(ask.txn).await?.ok_or_else(not_found)?;
             let keys: Vec<KeyName> = seen.participants.into_iter().map(|one| one.key).collect();
-            let _turns = self.turns(Some(ask.txn), keys.iter()).await;
+            let turns = self.turns(Some(ask.txn), keys.iter()).await;
             let (record, stored) = self.load_txn_stored(ask.txn).await?.ok_or_else(not_found)?;
             if !record.participants.iter().map(|one| &one.key).eq(&keys) {
                 continue;
             }
-            match self.settle_in_turn(ask, record, stored, keys).await {
+            let target = (txn_name(ask.txn), Some(stored.revision));
+            match self.settle_in_turn(ask, record, stored, keys, &mut still).await {
                 Err(CommitError::Store(StoreError::Conflict)) => {
                     self.metrics.store_conflicts.inc();
                 }
-                settled => return settled,
+                Ok(Settling::NotStill(conditions)) => {
+                    drop(turns);
+                    still = self.hold_still(vec![target], &conditions).await?;
+                }
+                Ok(Settling::Done(outcome)) => return Ok(outcome),
+                Err(error) => return Err(error),
             }
         }
         Err(CommitError::Contended)
@@ -94,7 +109,8 @@ impl Records {
         record: TxnRecord,
         stored: Stored,
         names: Vec<KeyName>,
-    ) -> Result<Outcome, CommitError<NotSettled>> {
+        still: &mut Still,
+    ) -> Result<Settling, CommitError<NotSettled>> {
         let mut revisions = Vec::with_capacity(names.len());
         let mut keys = Vec::with_capacity(names.len());
         for key in names {
@@ -102,7 +118,16 @@ impl Records {
             revisions.push(loaded.stored);
             keys.push((key, loaded.record));
         }
-        let (facts, checks) = self.facts_of(ask, &keys).await?;
+        let is_pending = record.state == TxnState::Pending;
+        let kept = keys.iter().filter(|_| ask.outcome == Outcome::Commit);
+        let kept = kept.flat_map(|(_, record)| txn::kept_fences(record, ask.txn));
+        let conditions = kept.chain(&ask.fences).filter(|_| is_pending);
+        let own = keys.iter().map(|(key, record)| (key, record));
+        let target = [(txn_name(ask.txn), Some(stored.revision))];
+        let (facts, checks) = match self.tokens(still, own, conditions, Some(&target)).await? {
+            Tokens::Known(facts, checks) => (facts, checks),
+            Tokens::NotStill(conditions) => return Ok(Settling::NotStill(conditions)),
+        };
         let settled = txn::settle(&record, &keys, ask, &facts, self.clock.now())
             .map_err(|refused| CommitError::Refused(NotSettled::Refused(refused)))?;
         let Settled { outcome, record, keys: changed } = settled;
@@ -116,22 +141,11 @@ impl Records {
             }
         }
         let decided_now = batch.txn.is_some();
-        self.write(batch).await?;
+        still.during(self.write(batch)).await?;
         if decided_now {
             self.metrics.txn_decided(&outcome);
         }
-        Ok(outcome)
-    }
-
-    async fn facts_of(
-        &self,
-        ask: &Settle,
-        keys: &[(KeyName, KeyRecord)],
-    ) -> Result<(FenceFacts, Vec<Op>), StoreError> {
-        let kept = keys.iter().flat_map(|(_, record)| txn::kept_fences(record, ask.txn));
-        let conditions = kept.chain(&ask.fences);
-        let fenced: Vec<KeyName> = conditions.map(|condition| condition.key.clone()).collect();
-        self.fence_facts(keys.iter().map(|(key, record)| (key, record)), fenced.iter()).await
+        Ok(Settling::Done(outcome))
     }
 
     /// Ends what a transaction that nobody remembers has left on a key: it was rolled back.
@@ -282,11 +296,12 @@ impl Records {
         self: &Arc<Self>,
         key: &KeyName,
         txn: TxnId,
-        fences: &[KeyName],
+        fences: &[FenceCondition],
         mut decide: impl FnMut(&KeyRecord, &FenceFacts, Now) -> Result<Decided<A>, R>,
     ) -> Result<Option<A>, CommitError<R>> {
+        let mut still = Still::nothing(self);
         for _ in 0..ATTEMPTS_MAX {
-            let _turns = self.turns(Some(txn), [key]).await;
+            let turns = self.turns(Some(txn), [key]).await;
             let Some((known, stored_txn)) = self.load_txn_stored(txn).await? else {
                 return Ok(None);
             };
@@ -294,9 +309,17 @@ impl Records {
                 return Ok(None);
             }
             let Loaded { stored, record } = self.load_settled(key).await?;
-            let staged = record.staged.iter().flat_map(super::staged_fences);
-            let (facts, checks) =
-                self.fence_facts([(key, &record)].into_iter(), fences.iter().chain(staged)).await?;
+            let own = std::iter::once((key, &record));
+            let conditions = fences.iter().chain(staged_fences(&record));
+            let target = [target(key, stored.as_ref())];
+            let (facts, checks) = match self.tokens(&still, own, conditions, Some(&target)).await? {
+                Tokens::Known(facts, checks) => (facts, checks),
+                Tokens::NotStill(conditions) => {
+                    drop(turns);
+                    still = self.hold_still(target.into(), &conditions).await?;
+                    continue;
+                }
+            };
             let now = self.clock.now();
             let Decided { record: next, answer, effects } =
                 decide(&record, &facts, now).map_err(CommitError::Refused)?;
@@ -314,7 +337,7 @@ impl Records {
                 batch.txn_last = true;
                 self.metrics.txn_decided(&outcome);
             }
-            match self.write(batch).await {
+            match still.during(self.write(batch)).await {
                 Ok(()) => return Ok(Some(answer)),
                 Err(StoreError::Conflict) => {
                     self.metrics.store_conflicts.inc();

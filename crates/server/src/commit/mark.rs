@@ -37,7 +37,8 @@ impl Records {
         match self.commit_plain(vec![entry, mark]).await {
             Ok(()) => Ok(Forbidden::Now),
             Err(StoreError::Conflict) => {
-                let record = self.load_stored(key).await?.record;
+                let stored = self.store.load(&record_name(key)).await?;
+                let record = self.decode(key, stored.as_ref())?;
                 let is_mark = record.stored && record.message.is_none();
                 Ok(if is_mark { Forbidden::Before } else { Forbidden::Exists })
             }

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockd_core::fence::FenceFacts;
 use lockd_core::key::KeyName;
+use lockd_core::pin;
 use lockd_core::record::{Decided, Effect, KeyRecord};
 use lockd_core::time::Now;
 use lockd_core::txn;
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::batch::Changed;
-use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, record_name, staged_fences};
+use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, record_name};
 
 /// How long a release waits for the next in line to come along.
 const HAND_OVER: Duration = Duration::from_millis(25);
@@ -76,13 +76,6 @@ impl Group {
     }
 }
 
-/// What a piped commit came to.
-pub(super) enum Piped<A, R> {
-    Done(Result<A, CommitError<R>>),
-    /// It speaks of the tokens of other keys: that needs more than one record.
-    NeedsFences,
-}
-
 /// Where the record came from that was decided upon.
 enum Basis {
     /// What is about to be written.
@@ -106,28 +99,22 @@ enum Next {
 }
 
 impl Records {
-    /// As `commit`, for one record at a time.
+    /// As `commit`, for one record at a time and without conditions.
     pub(super) async fn commit_piped<A, R>(
         self: &Arc<Self>,
         key: &KeyName,
-        decide: &mut impl FnMut(&KeyRecord, &FenceFacts, Now) -> Result<Decided<A>, R>,
-    ) -> Piped<A, R> {
+        decide: &mut impl FnMut(&KeyRecord, Now) -> Result<Decided<A>, R>,
+    ) -> Result<A, CommitError<R>> {
         let mut seen: Option<Loaded> = None;
         let mut pause = PAUSE_MIN;
         for _ in 0..ATTEMPTS_MAX {
             let turn = self.turn(key).lock().await;
             let Some((record, basis)) = self.basis(key, seen.take()) else {
                 drop(turn);
-                match self.load_present(key).await {
-                    Ok(loaded) => seen = Some(loaded),
-                    Err(error) => return Piped::Done(Err(error.into())),
-                }
+                seen = Some(self.load_present(key).await?);
                 continue;
             };
-            if record.staged.iter().flat_map(staged_fences).next().is_some() {
-                return Piped::NeedsFences;
-            }
-            let (answer, next) = match decide(&record, &FenceFacts::default(), self.clock.now()) {
+            let (answer, next) = match decide(&record, self.clock.now()) {
                 Err(refused) => (Err(CommitError::Refused(refused)), Next::Answer(basis)),
                 Ok(Decided { record: None, answer, .. }) => (Ok(answer), Next::Answer(basis)),
                 Ok(Decided { record: Some(next), answer, effects }) => {
@@ -137,12 +124,9 @@ impl Records {
             };
             drop(turn);
             let left = match next {
-                Next::Answer(Basis::Seen(_)) => return Piped::Done(answer),
+                Next::Answer(Basis::Seen(_)) => return answer,
                 Next::Answer(Basis::Recalled(_)) => {
-                    match self.load_present(key).await {
-                        Ok(loaded) => seen = Some(loaded),
-                        Err(error) => return Piped::Done(Err(error.into())),
-                    }
+                    seen = Some(self.load_present(key).await?);
                     continue;
                 }
                 Next::Answer(Basis::Tip(group)) => {
@@ -153,16 +137,16 @@ impl Records {
                 Next::Lead(group, after, before) => self.lead(key, group, after, *before).await,
             };
             match left {
-                Ok(_) => return Piped::Done(answer),
+                Ok(_) => return answer,
                 Err(StoreError::Conflict) => {
                     self.metrics.store_conflicts.inc();
                     tokio::time::sleep(pause.mul_f64(self.jitter())).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
-                Err(error) => return Piped::Done(Err(error.into())),
+                Err(error) => return Err(error.into()),
             }
         }
-        Piped::Done(Err(CommitError::Contended))
+        Err(CommitError::Contended)
     }
 
     /// What there is to decide upon without asking the store. The caller has the key's turn.
@@ -177,8 +161,9 @@ impl Records {
         }
         let stored = self.store.recall(&record_name(key))?;
         let record = self.decode(key, stored.as_ref()).ok()?;
-        // Its transaction may have been decided: that must be looked at.
-        txn::undecided(&record).is_none().then_some((record, Basis::Recalled(stored)))
+        // Its transaction may have been decided, or its token raised: that must be looked at.
+        let is_plain = txn::undecided(&record).is_none() && pin::over(&record).next().is_none();
+        is_plain.then_some((record, Basis::Recalled(stored)))
     }
 
     /// Puts a decision where it will be written. The caller has the key's turn.

@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockd_core::fence::FenceFacts;
+use lockd_core::fence::{FenceCondition, FenceFacts};
 use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
 use lockd_core::message;
@@ -17,6 +17,7 @@ use lockd_store::{Op, StoreError};
 use super::batch::{Batch, Changed};
 use crate::ids;
 
+use super::still::{Still, Target, Tokens, target};
 use super::{ATTEMPTS_MAX, CommitError, Loaded, Records, staged_fences};
 
 /// How often news of another server is looked for, and how long one look is from the next.
@@ -39,8 +40,8 @@ pub(crate) struct Together<'a> {
     pub(crate) keys: &'a [KeyName],
     /// The transaction that they join, and for how long it is to wait for them.
     pub(crate) join: Option<(TxnId, Span)>,
-    /// Keys whose tokens the command speaks about.
-    pub(crate) fences: &'a [KeyName],
+    /// The conditions of the command.
+    pub(crate) fences: &'a [FenceCondition],
     /// Written in the same commit; after all else where one write follows the other.
     pub(crate) extra: Vec<Op>,
     /// The keys were made up for this and cannot be there: they are not looked for.
@@ -84,10 +85,11 @@ impl Records {
         if let Some((txn, _)) = ask.join {
             self.heard_of(txn).await?;
         }
+        let (mut still, mut again) = (Still::nothing(self), false);
         for _ in 0..ATTEMPTS_MAX {
             let first = self.first_of(&ask);
             let txn = ask.join.map(|(txn, _)| txn);
-            let _turns = self.turns(txn, first.iter().chain(ask.keys)).await;
+            let turns = self.turns(txn, first.iter().chain(ask.keys)).await;
             if self.first_of(&ask) != first {
                 continue;
             }
@@ -103,9 +105,19 @@ impl Records {
                 records.push(record);
             }
             let own = ask.keys.iter().zip(&records);
-            let staged = records.iter().filter_map(|record| record.staged.as_ref());
-            let fences = staged.flat_map(staged_fences).chain(ask.fences);
-            let (facts, checks) = self.fence_facts(own, fences).await?;
+            let conditions = records.iter().flat_map(staged_fences).chain(ask.fences);
+            let targets: Vec<Target> =
+                ask.keys.iter().zip(&revisions).map(|(key, at)| target(key, at.as_ref())).collect();
+            // In a transaction they are tested again when it is decided.
+            let written = ask.join.is_none().then_some(targets.as_slice());
+            let (facts, checks) = match self.tokens(&still, own, conditions, written).await? {
+                Tokens::Known(facts, checks) => (facts, checks),
+                Tokens::NotStill(conditions) => {
+                    drop(turns);
+                    still = self.hold_still(targets, &conditions).await?;
+                    continue;
+                }
+            };
             let now = self.clock.now();
             let (answer, decided) = decide(&records, &facts, now).map_err(refused)?;
             if decided.iter().all(Option::is_none) {
@@ -121,12 +133,14 @@ impl Records {
                     batch.keys.push(Changed { key: key.clone(), stored, before, decided });
                 }
             }
-            match self.write(batch).await {
+            match still.during(self.write(batch)).await {
                 Ok(()) => return Ok(answer),
                 Err(StoreError::Conflict) => {
                     self.metrics.store_conflicts.inc();
-                    if ask.fresh && !self.is_atomic() {
-                        // Somebody has put a mark in its place: that will not change.
+                    // Somebody has put a mark in its place: that will not change. If it was for
+                    // the sake of a token, the conditions say so when they are tested again.
+                    let is_last = ask.fences.is_empty() || std::mem::replace(&mut again, true);
+                    if ask.fresh && !self.is_atomic() && is_last {
                         break;
                     }
                 }
@@ -160,7 +174,7 @@ impl Records {
 
     /// Adds the keys to their transaction, and the one that began it.
     async fn join<R>(
-        &self,
+        self: &Arc<Self>,
         batch: &mut Batch,
         txn: TxnId,
         ttl: Span,

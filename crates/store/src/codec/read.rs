@@ -6,8 +6,11 @@ use lockd_core::answer::{Answer, Remembered, Stamp, Written};
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
-use lockd_core::limits::{ANSWERS_MAX, ATTACHMENTS_MAX, FENCES_MAX, PARTICIPANTS_MAX};
+use lockd_core::limits::{
+    ANSWERS_MAX, ATTACHMENTS_MAX, FENCES_MAX, PARTICIPANTS_MAX, PIN_TARGETS_MAX, PINS_MAX,
+};
 use lockd_core::message::{Draft, Enqueued, Expiry, Message};
+use lockd_core::pin::{Pin, PinId};
 use lockd_core::queue::MessageId;
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
@@ -135,7 +138,24 @@ pub(super) fn record(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<KeyRe
     if has(IS_MESSAGE) {
         record.message = Some(Box::new(message(reader, timeline)?));
     }
+    if !reader.rest.is_empty() {
+        record.pins = pins(reader)?;
+    }
     Ok(record)
+}
+
+fn pins(reader: &mut Reader<'_>) -> Read<Vec<Pin>> {
+    let mut pins = Vec::new();
+    for _ in 0..reader.count(PINS_MAX)? {
+        let id = PinId(u128::from_le_bytes(reader.array()?));
+        let over = reader.flag()?;
+        let mut targets = Vec::new();
+        for _ in 0..reader.count(PIN_TARGETS_MAX)? {
+            targets.push(reader.text()?.into());
+        }
+        pins.push(Pin { id, targets, over });
+    }
+    Ok(pins)
 }
 
 fn message(reader: &mut Reader<'_>, timeline: &Timeline) -> Read<Message> {

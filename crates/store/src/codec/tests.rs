@@ -6,6 +6,7 @@ use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
 use lockd_core::key::KeyName;
 use lockd_core::message::{Draft, Enqueued, Expiry, Message};
+use lockd_core::pin::{Pin, PinId};
 use lockd_core::queue::MessageId;
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, Etag, KeyRecord, Lease, Staged, State, Version,
@@ -72,6 +73,7 @@ fn full() -> KeyRecord {
                 }),
             ),
         ],
+        pins: Vec::new(),
         message: None,
         gone: false,
     }
@@ -104,7 +106,9 @@ fn message() -> KeyRecord {
             fences: vec![FenceCondition { key, token: Fence(4) }],
         }),
     };
-    KeyRecord { message: Some(Box::new(message)), ..full() }
+    let pin = |id, over| Pin { id: PinId(id), targets: vec!["k/ns/a".into(), "t/b".into()], over };
+    let pins = vec![pin(7 << 100, true), pin(8, false)];
+    KeyRecord { message: Some(Box::new(message)), pins, ..full() }
 }
 
 #[test]

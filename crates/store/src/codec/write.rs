@@ -3,6 +3,7 @@
 use lockd_core::answer::{Answer, Remembered, Written};
 use lockd_core::fence::FenceCondition;
 use lockd_core::message::{Enqueued, Expiry, Message};
+use lockd_core::pin::Pin;
 use lockd_core::record::{
     Attachment, Change, Content, End, Ended, KeyRecord, Lease, Staged, State,
 };
@@ -79,6 +80,22 @@ pub(super) fn record(out: &mut Vec<u8>, record: &KeyRecord, boot: BootId) {
     }
     if let Some(message) = &record.message {
         self::message(out, message, boot);
+    }
+    // At the end and only if there are any: records were written before there were pins.
+    if !record.pins.is_empty() {
+        pins(out, &record.pins);
+    }
+}
+
+fn pins(out: &mut Vec<u8>, pins: &[Pin]) {
+    count(out, pins.len());
+    for pin in pins {
+        out.extend_from_slice(&pin.id.0.to_le_bytes());
+        out.push(u8::from(pin.over));
+        count(out, pin.targets.len());
+        for target in &pin.targets {
+            text(out, target);
+        }
     }
 }
 

@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 
 use super::QueueRefused;
 use crate::app::document::{Bound, Expected, Incoming, Pieces, Upload};
-use crate::app::lease::keys_of;
 use crate::app::{App, Refused, TxnRefused};
 use crate::commit::{CommitError, Forbidden, NotJoined, Together};
 
@@ -276,11 +275,10 @@ impl App {
             write: Write::Put(codec::encode_enqueued(&enqueued)),
         });
         let keys = [ask.queue.message_key(id)];
-        let fences = keys_of(&ask.fences);
         let together = Together {
             keys: &keys,
             join: ask.txn.map(|txn| (txn, self.limits.default_ttl)),
-            fences: &fences,
+            fences: &ask.fences,
             extra: extra.into_iter().collect(),
             fresh: true,
         };

@@ -14,7 +14,6 @@ use lockd_core::time::{Now, Span};
 use lockd_core::txn::{By, DecideRefused, Outcome, Settle, Why};
 
 use super::QueueRefused;
-use crate::app::lease::keys_of;
 use crate::app::txn::LOOKS_MAX;
 use crate::app::{App, Refused};
 use crate::commit::{CommitError, NotJoined, NotSettled, Together, Verdict};
@@ -124,8 +123,7 @@ impl App {
         fences: &[FenceCondition],
     ) -> Result<Vec<Result<(), Refused>>, Refused> {
         let keys: Vec<KeyName> = all.iter().map(|held| held.queue.message_key(held.id)).collect();
-        let fenced = keys_of(fences);
-        let together = Together { keys: &keys, fences: &fenced, ..Together::default() };
+        let together = Together { keys: &keys, fences, ..Together::default() };
         let outcome = self.records.commit_together(together, |records, facts, now| {
             facts.check(fences).map_err(MessageRefused::from)?;
             let acked = records.iter().zip(all).map(|(record, held)| {
@@ -157,7 +155,7 @@ impl App {
             let gone = message::ack(record, &held.receipt.proof, fences, facts, now)?;
             Ok(((), vec![Some(gone), state.and_then(message::drop_state)]))
         };
-        match self.say(held, &keys_of(fences), decide).await {
+        match self.say(held, fences, decide).await {
             Err(Unsaid::Refused(Refused::Queue(QueueRefused::NotFound)))
                 if self.records.boards.was_acked(&held.receipt.proof.lease) =>
             {
@@ -245,7 +243,7 @@ impl App {
     async fn say<A>(
         self: &Arc<Self>,
         held: &Held,
-        fences: &[KeyName],
+        fences: &[FenceCondition],
         mut decide: impl FnMut(&[KeyRecord], &FenceFacts, Now) -> Verdict<A, NotSaid>,
     ) -> Result<A, Unsaid> {
         let both = [held.queue.message_key(held.id), held.queue.state_key(held.id)];

@@ -2,6 +2,9 @@
 //! while many clients go from one to the other. Never two holders, tokens that grow, nothing
 //! acknowledged lost, nothing denied visible.
 
+#[path = "fleet/reign.rs"]
+mod reign;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -13,6 +16,7 @@ use lockd_tests::bucket::bad_weather;
 use lockd_tests::dice::rounds;
 use lockd_tests::{Ask, Bucket, Client, Cloud, Dice, Held, Place, Request, Server, within};
 use lockd_wire::path;
+use reign::Chronicle;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -85,6 +89,11 @@ impl Fleet {
         Self { servers, places, clocks, _folder: folder }
     }
 
+    /// A client of any of them.
+    fn client(&self, dice: &mut Dice) -> Client {
+        Client::new(&self.place(dice.below(self.servers.len())))
+    }
+
     fn place(&self, number: usize) -> Place {
         self.places[number].lock().expect("a place").clone()
     }
@@ -120,7 +129,7 @@ fn key(number: usize) -> String {
 /// Takes a key, adds a number to the set under it, lets go of it.
 fn work(fleet: &Fleet, dice: &mut Dice, book: &Book, write: u64) {
     let number = dice.below(KEYS);
-    let mut client = Client::new(&fleet.place(dice.below(fleet.servers.len())));
+    let mut client = fleet.client(dice);
     let ask = Ask::new(&key(number), "fleet").block(2).ttl_ms(TTL.as_millis() as u64);
     let asked = Instant::now();
     let Ok(reply) = client.try_call(&ask.request()) else { return };
@@ -132,7 +141,7 @@ fn work(fleet: &Fleet, dice: &mut Dice, book: &Book, write: u64) {
     let answered = Instant::now();
     // Some go on at another server.
     if dice.one_in(4) {
-        client = Client::new(&fleet.place(dice.below(fleet.servers.len())));
+        client = fleet.client(dice);
     }
     // Whoever asks for the end of its lease no longer counts on it.
     let (fate, let_go) = change(&mut client, dice, &held, (number, write), book);
@@ -222,16 +231,21 @@ fn run(cloud: Cloud, size: usize, operations: usize, plan: Plan) {
     let fleet = Fleet::start(&bucket, size);
     bucket.proxy.set_seed(dice.next());
     bucket.proxy.set_plan(plan);
-    let (book, over) = (Book::default(), AtomicBool::new(false));
+    let (book, chronicle, over) = (Book::default(), Chronicle::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for client in 0..CLIENTS as u64 {
-            let (mut dice, fleet, book, over) = (dice.fork(), &fleet, &book, &over);
+            let (mut dice, fleet, book, chronicle, over) =
+                (dice.fork(), &fleet, &book, &chronicle, &over);
             scope.spawn(move || {
                 for turn in 0.. {
                     if over.load(Ordering::Relaxed) {
                         return;
                     }
-                    work(fleet, &mut dice, book, client * 1_000_000 + turn);
+                    if dice.one_in(6) {
+                        reign::lead(fleet, &mut dice, chronicle);
+                    } else {
+                        work(fleet, &mut dice, book, client * 1_000_000 + turn);
+                    }
                     book.done.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -252,6 +266,7 @@ fn run(cloud: Cloud, size: usize, operations: usize, plan: Plan) {
     let committed = book.committed.load(Ordering::Relaxed);
     println!("{} operations, {committed} committed", book.done.load(Ordering::Relaxed));
     judge(&book, &sets);
+    reign::judge(&chronicle);
     assert!(committed > operations / 20, "hardly anything was done: {committed}");
 }
 

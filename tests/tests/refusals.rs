@@ -357,7 +357,7 @@ const ELSEWHERE: &[(ErrorCode, &str)] = &[
     (ErrorCode::InvalidDelay, "queue.rs"),
     (ErrorCode::InvalidContentType, "queue.rs"),
     (ErrorCode::MultipartError, "queue.rs"),
-    (ErrorCode::QueueStateKeepaliveUnsupported, "queue.rs"),
+    (ErrorCode::QueueStateKeepaliveUnsupported, "queue/joined.rs"),
     (ErrorCode::QueueMessageLeaseMismatch, "queue.rs"),
     (ErrorCode::PayloadTooLarge, "subscribe.rs"),
     (ErrorCode::QueueBusy, "subscribe.rs"),

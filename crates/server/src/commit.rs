@@ -215,7 +215,10 @@ impl Records {
     async fn load_stored(self: &Arc<Self>, key: &KeyName) -> Result<Loaded, StoreError> {
         let stored = self.store.load(&record_name(key)).await?;
         let record = self.decode(key, stored.as_ref())?;
-        self.close(key, &record).await?;
+        if !record.pins.is_empty() {
+            // Rare, and kept out of the way of those who read.
+            Box::pin(self.close(key, &record)).await?;
+        }
         Ok(Loaded { stored, record })
     }
 
@@ -237,7 +240,7 @@ impl Records {
                 }
                 decide(record, &FenceFacts::default(), now).map_err(Some)
             };
-            match self.commit_piped(key, &mut plainly).await {
+            match Box::pin(self.commit_piped(key, &mut plainly)).await {
                 Ok(answer) => return Ok(answer),
                 Err(CommitError::Refused(None)) => {}
                 Err(CommitError::Refused(Some(refused))) => {

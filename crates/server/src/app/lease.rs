@@ -230,7 +230,8 @@ impl App {
                 }
                 // Its holder's time is over, but not its transaction.
                 Err(NotGranted::Key(AcquireRefused::InTxn(InTxn(txn)), _)) => {
-                    self.resolve(&ask.key, txn).await.inspect_err(|_| self.wake(&ask.key))?;
+                    let resolved = Box::pin(self.resolve(&ask.key, txn)).await;
+                    resolved.inspect_err(|_| self.wake(&ask.key))?;
                 }
                 Err(NotGranted::Key(AcquireRefused::Exists, _)) => {
                     self.wake(&ask.key);
@@ -280,7 +281,8 @@ impl App {
                 CommitError::Contended => NotGranted::Other(Refused::Contended),
             });
         };
-        let granted = self.records.commit_joined(&ask.key, txn, ask.ttl, decide).await;
+        let joined = self.records.commit_joined(&ask.key, txn, ask.ttl, decide);
+        let granted = Box::pin(joined).await;
         granted.map_err(|error| match error {
             CommitError::Refused(NotJoined::Refused((refused, seen))) => {
                 NotGranted::Key(refused, seen)
@@ -357,7 +359,7 @@ impl App {
             };
             match self.records.commit(key, &ask.fences, decide).await {
                 Err(CommitError::Refused(ReleaseRefused::InTxn(InTxn(txn)))) => {
-                    if self.settle_release(key, txn, ask).await? {
+                    if Box::pin(self.settle_release(key, txn, ask)).await? {
                         return Ok(());
                     }
                 }

@@ -7,6 +7,7 @@ pub(crate) mod consume;
 pub(crate) mod enqueue;
 pub(crate) mod look;
 pub(crate) mod settle;
+mod several;
 pub(crate) mod tidy;
 
 use std::sync::Arc;

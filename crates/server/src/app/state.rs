@@ -145,7 +145,7 @@ impl App {
         let mut asked =
             |record: &KeyRecord, facts: &FenceFacts, now: Now| decide(record, &stage, facts, now);
         if stage.then == Then::Release {
-            let written = self.records.commit_last(key, txn, fences, asked).await?;
+            let written = Box::pin(self.records.commit_last(key, txn, fences, asked)).await?;
             return written.ok_or(refused);
         }
         let record = self.records.load_txn(txn).await?;

@@ -29,12 +29,12 @@ impl Records {
             let ops = self.ops(&batch);
             match &batch.txn {
                 Some((txn, stored, record)) if batch.is_large(&ops) => {
-                    large::write(self, *txn, stored.as_ref(), record, &batch).await
+                    Box::pin(large::write(self, *txn, stored.as_ref(), record, &batch)).await
                 }
                 Some(_) | None => self.store.commit(ops).await.map(drop),
             }
         } else {
-            self.write_in_steps(&batch).await
+            Box::pin(self.write_in_steps(&batch)).await
         };
         match written {
             Ok(()) => {

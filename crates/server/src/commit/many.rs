@@ -370,10 +370,17 @@ impl Records {
         self: &Arc<Self>,
         key: &KeyName,
     ) -> Result<Loaded, StoreError> {
+        let loaded = self.load_stored(key).await?;
+        if self.is_settled() || txn::undecided(&loaded.record).is_none() {
+            return Ok(loaded);
+        }
+        Box::pin(self.settle_then_load(key)).await
+    }
+
+    async fn settle_then_load(self: &Arc<Self>, key: &KeyName) -> Result<Loaded, StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load_stored(key).await?;
-            let txn = txn::undecided(&loaded.record).filter(|_| !self.is_settled());
-            let Some(txn) = txn else { return Ok(loaded) };
+            let Some(txn) = txn::undecided(&loaded.record) else { return Ok(loaded) };
             let outcome = match self.load_txn(txn).await? {
                 Some(TxnRecord { state: TxnState::Pending, .. }) => return Ok(loaded),
                 Some(TxnRecord { state: TxnState::Decided(outcome), .. }) => outcome,

@@ -277,8 +277,11 @@ impl Records {
         if self.is_settled() || txn::undecided(&loaded.record).is_none() {
             return Ok(loaded);
         }
-        let _turn = self.alone(key).await;
-        self.load_settled(key).await
+        Box::pin(async {
+            let _turn = self.alone(key).await;
+            self.load_settled(key).await
+        })
+        .await
     }
 
     fn jitter(&self) -> f64 {

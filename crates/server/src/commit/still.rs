@@ -143,7 +143,15 @@ impl Records {
 
     /// Holds tokens still while records are written that were read before. A token that is not
     /// the one of the condition is only read. The caller has no turn.
-    pub(super) async fn hold_still(
+    pub(super) fn hold_still<'a>(
+        self: &'a Arc<Self>,
+        targets: Vec<Target>,
+        conditions: &'a [FenceCondition],
+    ) -> BoxFuture<'a, Result<Still, StoreError>> {
+        Box::pin(self.hold_still_now(targets, conditions))
+    }
+
+    async fn hold_still_now(
         self: &Arc<Self>,
         targets: Vec<Target>,
         conditions: &[FenceCondition],

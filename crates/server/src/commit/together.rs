@@ -83,7 +83,7 @@ impl Records {
         mut decide: impl FnMut(&[KeyRecord], &FenceFacts, Now) -> Verdict<A, R>,
     ) -> Result<A, CommitError<NotJoined<R>>> {
         if let Some((txn, _)) = ask.join {
-            self.heard_of(txn).await?;
+            Box::pin(self.heard_of(txn)).await?;
         }
         let (mut still, mut again) = (Still::nothing(self), false);
         for _ in 0..ATTEMPTS_MAX {
@@ -125,7 +125,7 @@ impl Records {
             }
             let mut batch = Batch { checks, extra: ask.extra.clone(), ..Batch::default() };
             if let Some((txn, ttl)) = ask.join {
-                self.join(&mut batch, txn, ttl, ask.keys, first).await?;
+                Box::pin(self.join(&mut batch, txn, ttl, ask.keys, first)).await?;
             }
             let loaded = ask.keys.iter().zip(revisions).zip(records);
             for (((key, stored), before), decided) in loaded.zip(decided) {

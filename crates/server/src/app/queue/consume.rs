@@ -73,9 +73,9 @@ enum NotTaken {
 }
 
 /// What the record of a message became, if it is delivered.
-type Taken = Option<Box<TakenRecord>>;
+pub(super) type Taken = Option<Box<TakenRecord>>;
 
-struct TakenRecord {
+pub(super) struct TakenRecord {
     record: KeyRecord,
     lease: Lease,
     state: Option<StateLease>,
@@ -155,6 +155,9 @@ impl App {
         candidates: Vec<Candidate>,
         ask: &TakeAsk,
     ) -> Result<Vec<Delivery>, Refused> {
+        if candidates.len() > 1 && self.may_deliver_together(ask) {
+            return self.deliver_together(board, candidates, ask).await;
+        }
         let mut candidates = candidates.into_iter();
         if ask.txn.is_some() || candidates.len() == 1 {
             // Members of one transaction write the same record: one after the other.
@@ -184,7 +187,7 @@ impl App {
     }
 
     /// Asks once. Runs to its end even if the caller goes away; then the message is taken back.
-    fn deliver(
+    pub(super) fn deliver(
         self: &Arc<Self>,
         board: &Arc<Board>,
         candidate: Candidate,
@@ -239,6 +242,16 @@ impl App {
             Err(CommitError::Store(error)) => return Err(error.into()),
             Err(CommitError::Contended) => return Err(Refused::Contended),
         };
+        self.hand_over(board, candidate, taken).await
+    }
+
+    /// What was taken goes to its consumer.
+    pub(super) async fn hand_over(
+        self: &Arc<Self>,
+        board: &Arc<Board>,
+        candidate: Candidate,
+        taken: Taken,
+    ) -> Result<Option<Delivery>, Refused> {
         let id = candidate.decided();
         let Some(taken) = taken else {
             self.metrics().messages.expired.inc();
@@ -261,14 +274,9 @@ impl App {
         Ok(Some(Delivery { queue, id, record, lease, state, payload, undelivered }))
     }
 
-    async fn take_record(
-        self: &Arc<Self>,
-        queue: &QueueName,
-        id: MessageId,
-        key: &KeyName,
-        ask: &TakeAsk,
-    ) -> Result<Taken, CommitError<NotJoined<NotTaken>>> {
-        let command = Deliver {
+    /// One delivery, as core wants it.
+    pub(super) fn delivery(&self, ask: &TakeAsk) -> Deliver {
+        Deliver {
             new_id: self.ids.lease_id(),
             owner: ask.owner.clone(),
             txn: ask.txn.unwrap_or_else(|| self.new_txn()),
@@ -276,7 +284,17 @@ impl App {
             visibility: ask.visibility,
             visibility_max: self.limits.max_ttl,
             stateful: ask.stateful,
-        };
+        }
+    }
+
+    async fn take_record(
+        self: &Arc<Self>,
+        queue: &QueueName,
+        id: MessageId,
+        key: &KeyName,
+        ask: &TakeAsk,
+    ) -> Result<Taken, CommitError<NotJoined<NotTaken>>> {
+        let command = self.delivery(ask);
         if !ask.stateful && ask.txn.is_none() {
             let outcome = self.records.commit(key, &[], |record, _, now| {
                 let decided = message::deliver(record, &command, now);
@@ -307,12 +325,12 @@ impl App {
             let outcome = self.records.commit_together(together, |records, _, now| {
                 take_both(records, &command, &state_command, now)
             });
-            match outcome.await {
+            match Box::pin(outcome).await {
                 Err(CommitError::Refused(NotJoined::Refused(NotTaken::State(
                     AcquireRefused::InTxn(InTxn(txn)),
                 )))) => {
                     let state_key = queue.state_key(id);
-                    if self.resolve(&state_key, txn).await.is_err() {
+                    if Box::pin(self.resolve(&state_key, txn)).await.is_err() {
                         return Err(CommitError::Contended);
                     }
                 }
@@ -383,7 +401,11 @@ impl App {
     }
 }
 
-fn taken(delivered: Delivered, next: Option<KeyRecord>, state: Option<StateLease>) -> Taken {
+pub(super) fn taken(
+    delivered: Delivered,
+    next: Option<KeyRecord>,
+    state: Option<StateLease>,
+) -> Taken {
     match (delivered, next) {
         (Delivered::Lease(lease), Some(record)) => {
             Some(Box::new(TakenRecord { record, lease, state }))

@@ -106,7 +106,7 @@ impl App {
             for (held, outcome) in all.iter().zip(&mut outcomes) {
                 // What does not stand alone is looked at on its own.
                 if outcome.is_err() {
-                    *outcome = app.ack_now(held, &fences).await;
+                    *outcome = Box::pin(app.ack_now(held, &fences)).await;
                 }
                 if outcome.is_ok() {
                     app.records.boards.remember_acked(held.receipt.proof.lease.clone());
@@ -161,7 +161,9 @@ impl App {
             {
                 Ok(())
             }
-            Err(Unsaid::InTxn(txn)) => self.settle_consumed(held, txn, None, fences.to_vec()).await,
+            Err(Unsaid::InTxn(txn)) => {
+                Box::pin(self.settle_consumed(held, txn, None, fences.to_vec())).await
+            }
             outcome => outcome.map_err(Refused::from),
         }
     }
@@ -202,7 +204,7 @@ impl App {
         match self.say(held, &[], decide).await {
             Ok(given) => given.ok_or_else(|| QueueRefused::NotFound.into()),
             Err(Unsaid::InTxn(txn)) => {
-                self.settle_consumed(held, txn, Some(back.clone()), Vec::new()).await?;
+                Box::pin(self.settle_consumed(held, txn, Some(back.clone()), Vec::new())).await?;
                 let record = self.records.load(&held.queue.message_key(held.id)).await?;
                 Ok(given_back(&record))
             }

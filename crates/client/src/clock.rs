@@ -15,47 +15,52 @@ const SLICE: Duration = Duration::from_millis(500);
 
 /// A point in time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Duration);
+pub struct Moment(Duration);
 
 impl Moment {
-    pub(crate) fn plus(self, span: Duration) -> Self {
+    /// That much later.
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span))
     }
 
     /// Time from `earlier` to this; zero if it is not earlier.
-    pub(crate) fn since(self, earlier: Self) -> Duration {
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
+/// Where time comes from.
 #[derive(Clone, Debug)]
-pub(crate) enum Clock {
+pub enum Clock {
+    /// The machine, through suspend.
     Boot,
-    /// Follows the runtime's clock, which tests can stop.
-    #[cfg(test)]
+    /// Follows the runtime's clock from a moment on; tests can stop that one.
     Runtime(tokio::time::Instant),
 }
 
 impl Clock {
-    pub(crate) fn now(&self) -> Moment {
+    #[must_use]
+    pub fn now(&self) -> Moment {
         match self {
             Self::Boot => Moment(read(RUNS_THROUGH_SUSPEND)),
-            #[cfg(test)]
             Self::Runtime(start) => Moment(start.elapsed()),
         }
     }
 
     /// Wall time, only ever shown.
-    pub(crate) fn unix_ms(&self) -> u64 {
+    #[must_use]
+    pub fn unix_ms(&self) -> u64 {
         let since_epoch = match self {
             Self::Boot => read(rustix::time::ClockId::Realtime),
-            #[cfg(test)]
             Self::Runtime(start) => start.elapsed(),
         };
         u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) async fn sleep_until(&self, moment: Moment) {
+    /// Waits until then; a little longer after the machine has slept.
+    pub async fn sleep_until(&self, moment: Moment) {
         loop {
             let left = moment.since(self.now());
             if left.is_zero() {

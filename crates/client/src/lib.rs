@@ -46,7 +46,7 @@ mod watch;
 
 mod body;
 mod call;
-mod clock;
+pub mod clock;
 mod dial;
 mod multipart;
 mod reply;

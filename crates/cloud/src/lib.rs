@@ -1,5 +1,5 @@
-//! Object stores for tests: doubles that can be told to misbehave, real servers started on free
-//! ports, and a proxy that injects faults in front of either. All of them live on threads or
+//! Other people's servers for tests: object stores and Redis, real ones started on free ports,
+//! doubles that can be told to misbehave, and a proxy that injects faults. All of them live on threads or
 //! processes of their own, so that a test may block, pause its clock or panic; all end on drop.
 
 mod clock;
@@ -13,4 +13,4 @@ mod xml;
 pub use double::{Double, Flaw, GcsDouble, S3Double, Upload};
 pub use op::{Counts, Op};
 pub use proxy::{Fault, Plan, Proxy};
-pub use servers::{Azurite, Moto};
+pub use servers::{Azurite, Moto, Redis};

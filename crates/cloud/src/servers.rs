@@ -3,6 +3,8 @@
 mod azurite;
 mod moto;
 mod process;
+mod redis;
 
 pub use azurite::Azurite;
 pub use moto::Moto;
+pub use redis::Redis;

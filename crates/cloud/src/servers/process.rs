@@ -1,6 +1,6 @@
 //! A server as a child process that cannot outlive the test, however the test ends.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -40,6 +40,22 @@ impl Process {
             }
         }
         panic!("{} does not start; try it by hand", path.display());
+    }
+
+    /// As [`Process::start`], for any program and at one address.
+    pub(super) fn at(
+        path: &Path,
+        arguments: &[String],
+        address: SocketAddr,
+        ready: impl Fn(SocketAddr) -> bool,
+    ) -> Self {
+        let mut process = Self::spawn(path, arguments, address);
+        assert!(process.wait_until(ready), "{} does not start; try it by hand", path.display());
+        process
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     fn spawn(path: &Path, arguments: &[String], address: SocketAddr) -> Self {
@@ -101,7 +117,7 @@ fn installed(program: &str) -> PathBuf {
     path
 }
 
-fn free_port() -> SocketAddr {
+pub(super) fn free_port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("an address")
 }
@@ -116,4 +132,14 @@ pub(super) fn ask(address: SocketAddr, request: &str) -> Option<u16> {
     stream.read_to_end(&mut answer).ok()?;
     let text = String::from_utf8_lossy(&answer).into_owned();
     text.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
+}
+
+/// One line, and the first line of the answer to it.
+pub(super) fn line(address: SocketAddr, request: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.write_all(format!("{request}\r\n").as_bytes()).ok()?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).ok()?;
+    Some(answer.trim_end().to_owned()).filter(|answer| !answer.is_empty())
 }

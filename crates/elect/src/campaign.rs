@@ -1,0 +1,300 @@
+//! Running for the lock, leading, and losing it. The leader counts from before it asked, on a clock
+//! that runs through suspend; its office is over by that count, whatever the lock says later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockd_client::clock::{Clock, Moment};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::lock::{Attempt, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Memory, Renewal};
+
+/// How often things are done.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// A leader renews this often.
+    pub renew_every: Duration,
+    /// Everybody else looks at least this often.
+    pub look_every: Duration,
+    /// How long work may take to end when the office is given up on purpose.
+    pub grace: Duration,
+}
+
+/// After the holder's time is over, so that it is over there too.
+const AFTER_END: Duration = Duration::from_millis(20);
+/// Pauses after a lock that could not be asked: the first, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What is known about who leads.
+#[derive(Clone, Debug)]
+pub enum Leadership {
+    /// Somebody else does, or nobody, or it is not known.
+    Following {
+        leader: Option<Holder>,
+        /// How the latest office of this candidate ended.
+        lost: Option<Loss>,
+    },
+    Leading(Office),
+}
+
+impl Leadership {
+    /// The office, if it is held at this moment.
+    #[must_use]
+    pub fn office(&self) -> Option<&Office> {
+        match self {
+            Self::Leading(office) if office.is_held() => Some(office),
+            Self::Leading(_) | Self::Following { .. } => None,
+        }
+    }
+}
+
+/// A leadership from its grant to its end.
+#[derive(Clone, Debug)]
+pub struct Office {
+    pub epoch: Epoch,
+    pub memory: Memory,
+    since: Moment,
+    clock: Clock,
+    until: Arc<Mutex<Moment>>,
+    over: CancellationToken,
+    work: TaskTracker,
+}
+
+impl Office {
+    fn new(grant: &Grant, clock: &Clock, sent: Moment, ttl: Duration) -> Self {
+        Self {
+            epoch: grant.epoch,
+            memory: grant.memory,
+            since: sent,
+            clock: clock.clone(),
+            until: Arc::new(Mutex::new(sent.plus(ttl))),
+            over: CancellationToken::new(),
+            work: TaskTracker::new(),
+        }
+    }
+
+    /// Whether it is certainly held, by this machine's own count.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.over.is_cancelled() && self.clock.now() < *self.until.lock()
+    }
+
+    /// How long it is certainly held if it is not renewed again.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        if self.over.is_cancelled() {
+            return Duration::ZERO;
+        }
+        self.until.lock().since(self.clock.now())
+    }
+
+    /// How long ago it was asked for.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.clock.now().since(self.since)
+    }
+
+    /// Fires the moment the office is lost, given up or in doubt.
+    #[must_use]
+    pub fn over(&self) -> CancellationToken {
+        self.over.clone()
+    }
+
+    /// Work that is done in office: when it is given up on purpose, the lock is kept until all of
+    /// it has ended, or the grace is over.
+    #[must_use]
+    pub fn work(&self) -> &TaskTracker {
+        &self.work
+    }
+}
+
+/// A candidate that runs, until it is stopped.
+#[derive(Debug)]
+pub struct Campaign {
+    leadership: watch::Receiver<Leadership>,
+    stop: CancellationToken,
+    runs: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Campaign {
+    /// Starts to run in the background.
+    #[must_use]
+    pub fn start(lock: Arc<dyn LeaderLock>, pace: Pace) -> Self {
+        Self::start_with(lock, pace, Clock::Boot)
+    }
+
+    /// As [`Campaign::start`], with another clock.
+    #[must_use]
+    pub fn start_with(lock: Arc<dyn LeaderLock>, pace: Pace, clock: Clock) -> Self {
+        let (told, leadership) = watch::channel(Leadership::Following { leader: None, lost: None });
+        let stop = CancellationToken::new();
+        let runner = Runner { lock, pace, clock, told, stop: stop.clone() };
+        #[expect(clippy::disallowed_methods, reason = "awaited by stop, and ended by the token")]
+        let runs = tokio::spawn(runner.run());
+        Self { leadership, stop, runs: Mutex::new(Some(runs)) }
+    }
+
+    /// Who leads, now and from now on.
+    #[must_use]
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
+    }
+
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.leadership.borrow().office().is_some()
+    }
+
+    /// Gives up the office, if held, and runs no more.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        let runs = self.runs.lock().take();
+        if let Some(runs) = runs {
+            let _ended = runs.await;
+        }
+    }
+}
+
+impl Drop for Campaign {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+struct Runner {
+    lock: Arc<dyn LeaderLock>,
+    pace: Pace,
+    clock: Clock,
+    told: watch::Sender<Leadership>,
+    stop: CancellationToken,
+}
+
+impl Runner {
+    async fn run(self) {
+        let mut pause = PAUSE_MIN;
+        let mut lost = None;
+        while !self.stop.is_cancelled() {
+            let sent = self.clock.now();
+            let asked = tokio::time::timeout(self.patience(), self.lock.try_acquire());
+            match asked.await.unwrap_or_else(|_| Err(silent())) {
+                Ok(Attempt::Granted(grant)) => {
+                    pause = PAUSE_MIN;
+                    lost = Some(self.lead(&grant, sent).await);
+                    self.tell(None, lost.clone());
+                }
+                Ok(Attempt::Held(holder)) => {
+                    pause = PAUSE_MIN;
+                    let ends = holder.remaining.map(|left| left.saturating_add(AFTER_END));
+                    self.tell(Some(holder), lost.clone());
+                    let wait = ends.unwrap_or(self.pace.look_every).min(self.pace.look_every);
+                    tokio::select! {
+                        () = self.stop.cancelled() => return,
+                        () = self.lock.vacated() => {}
+                        () = tokio::time::sleep(wait) => {}
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the lock cannot be asked");
+                    self.tell(None, lost.clone());
+                    tokio::select! {
+                        () = self.stop.cancelled() => return,
+                        () = tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
+                    }
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn tell(&self, leader: Option<Holder>, lost: Option<Loss>) {
+        self.told.send_replace(Leadership::Following { leader, lost });
+    }
+
+    /// No request may take so long that the next one comes too late.
+    fn patience(&self) -> Duration {
+        self.lock.ttl() / 3
+    }
+
+    async fn lead(&self, grant: &Grant, sent: Moment) -> Loss {
+        let office = Office::new(grant, &self.clock, sent, self.lock.ttl());
+        self.told.send_replace(Leadership::Leading(office.clone()));
+        let loss = self.hold(&office, sent).await;
+        // Whoever works in office hears of it before anybody else can have it.
+        office.over.cancel();
+        if loss == Loss::Resigned {
+            office.work.close();
+            let kept = self.keep_while_working(&office);
+            if tokio::time::timeout(self.pace.grace, kept).await.is_err() {
+                tracing::warn!(epoch = %office.epoch, "work goes on after the grace");
+            }
+            let released = tokio::time::timeout(self.patience(), self.lock.release(office.epoch));
+            if let Ok(Err(error)) | Err(error) =
+                released.await.map_err(|_| silent()).map_or_else(Err, Ok::<_, LockError>)
+            {
+                tracing::warn!(%error, "the lock was not released; it runs out by itself");
+            }
+        }
+        loss
+    }
+
+    /// Renews until it is over.
+    async fn hold(&self, office: &Office, sent: Moment) -> Loss {
+        let mut due = sent.plus(self.pace.renew_every);
+        let mut why = String::from("no answer");
+        loop {
+            let until = *office.until.lock();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Loss::Resigned,
+                () = self.clock.sleep_until(until) => return Loss::Expired(why),
+                () = self.clock.sleep_until(due) => {}
+            }
+            let asked = self.clock.now();
+            let renewal = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Loss::Resigned,
+                () = self.clock.sleep_until(until) => return Loss::Expired(why),
+                renewal = tokio::time::timeout(self.patience(), self.lock.renew(office.epoch)) => {
+                    renewal.unwrap_or_else(|_| Err(silent()))
+                }
+            };
+            match renewal {
+                Ok(Renewal::Kept) => {
+                    *office.until.lock() = asked.plus(self.lock.ttl());
+                    due = asked.plus(self.pace.renew_every);
+                }
+                Ok(Renewal::Lost(loss)) => return loss,
+                Err(error) => {
+                    tracing::warn!(%error, epoch = %office.epoch, "not renewed");
+                    why = error.to_string();
+                    due = self.clock.now().plus((self.lock.ttl() / 10).min(PAUSE_MAX));
+                }
+            }
+        }
+    }
+
+    /// The office is over for those who work in it; the lock is kept until they have heard.
+    async fn keep_while_working(&self, office: &Office) {
+        let renewing = async {
+            loop {
+                tokio::time::sleep(self.pace.renew_every).await;
+                if !matches!(self.lock.renew(office.epoch).await, Ok(Renewal::Kept) | Err(_)) {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = office.work.wait() => {}
+            () = renewing => {}
+        }
+    }
+}
+
+fn silent() -> LockError {
+    LockError::Unavailable("no answer in time".into())
+}

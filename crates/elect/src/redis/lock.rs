@@ -1,0 +1,285 @@
+//! The leader key, as instances in other languages know it, with what they lack beside it: who
+//! exactly holds it, and an epoch that only grows. Each step is one script that compares all of it.
+//!
+//! | key | value |
+//! |---|---|
+//! | `{prefix}:leader` | the id of the leader, with a time to live |
+//! | `{prefix}:leader:since` | seconds since 1970 when it began |
+//! | `{prefix}:leader:holder` | incarnation and epoch; ours, same time to live |
+//! | `{prefix}:leader:epoch` | the latest epoch; ours, for ever |
+
+use std::fmt;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ::redis::{Script, ScriptInvocation};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Redis;
+use crate::lock::{
+    Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Memory, Renewal,
+};
+
+/// An epoch is at least the time of Redis in milliseconds, so that one who has lost its memory and
+/// saw nobody goes on above all that went before.
+static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+        local id, incarnation, ttl, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+        local leader = redis.call('GET', KEYS[1])
+        local holder = redis.call('GET', KEYS[3])
+        local stored = tonumber(redis.call('GET', KEYS[4]) or '0')
+        if leader then
+            local mine = string.format('%s:%.0f', incarnation, stored)
+            if leader == id and holder == mine and stored >= seen then
+                redis.call('PEXPIRE', KEYS[1], ttl)
+                redis.call('PEXPIRE', KEYS[3], ttl)
+                return {1, string.format('%.0f', stored), 1}
+            end
+            if not (leader == id and holder and string.sub(holder, 1, #incarnation + 1) == incarnation .. ':') then
+                return {0, leader, redis.call('PTTL', KEYS[1]), holder or ''}
+            end
+        end
+        local time = redis.call('TIME')
+        local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+        local epoch = string.format('%.0f', math.max(stored, seen, now) + 1)
+        redis.call('SET', KEYS[1], id, 'PX', ttl)
+        redis.call('SET', KEYS[3], incarnation .. ':' .. epoch, 'PX', ttl)
+        redis.call('SET', KEYS[4], epoch)
+        redis.call('SET', KEYS[2], time[1])
+        local kept = 1
+        if stored == 0 or stored < seen then kept = 0 end
+        return {1, epoch, kept}
+        ",
+    )
+});
+
+/// What every script that acts for a leader begins with.
+const IS_HELD: &str = r"
+        local id, incarnation, epoch = ARGV[1], ARGV[2], ARGV[3]
+        local leader = redis.call('GET', KEYS[1])
+        local holder = redis.call('GET', KEYS[3])
+        local held = leader == id and holder == incarnation .. ':' .. epoch
+            and redis.call('GET', KEYS[4]) == epoch
+";
+
+static RENEW: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&format!(
+        r"{IS_HELD}
+        if not held then return {{0, leader or ''}} end
+        redis.call('PEXPIRE', KEYS[1], ARGV[4])
+        redis.call('PEXPIRE', KEYS[3], ARGV[4])
+        return {{1, leader}}
+        "
+    ))
+});
+
+static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&format!(
+        r"{IS_HELD}
+        if not held then return 0 end
+        redis.call('DEL', KEYS[1], KEYS[3])
+        redis.call('PUBLISH', KEYS[1], 'released')
+        return 1
+        "
+    ))
+});
+
+static OBSERVE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+        local leader = redis.call('GET', KEYS[1])
+        if not leader then return {'', -2, '', redis.call('GET', KEYS[4]) or '0'} end
+        local holder = redis.call('GET', KEYS[3]) or ''
+        return {leader, redis.call('PTTL', KEYS[1]), holder, redis.call('GET', KEYS[4]) or '0'}
+        ",
+    )
+});
+
+/// The lock of one candidate.
+pub struct RedisLock {
+    redis: Redis,
+    candidate: Candidate,
+    ttl: Duration,
+    prefix: String,
+    seen: AtomicU64,
+    vacated: std::sync::Arc<Notify>,
+    stop: CancellationToken,
+    listens: Mutex<bool>,
+}
+
+impl fmt::Debug for RedisLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { redis, candidate, prefix, .. } = self;
+        write!(f, "RedisLock({redis:?}, {prefix}, {})", candidate.id)
+    }
+}
+
+impl RedisLock {
+    #[must_use]
+    pub fn new(redis: Redis, prefix: &str, candidate: Candidate, ttl: Duration) -> Self {
+        Self {
+            redis,
+            candidate,
+            ttl,
+            prefix: prefix.into(),
+            seen: AtomicU64::new(0),
+            vacated: std::sync::Arc::default(),
+            stop: CancellationToken::new(),
+            listens: Mutex::new(false),
+        }
+    }
+
+    /// The keys that every script of the lock has, in this order.
+    #[must_use]
+    pub fn keys(prefix: &str) -> [String; 4] {
+        ["", ":since", ":holder", ":epoch"].map(|part| format!("{prefix}:leader{part}"))
+    }
+
+    /// The highest epoch that was ever seen here.
+    #[must_use]
+    pub fn seen(&self) -> Epoch {
+        Epoch(self.seen.load(Ordering::Relaxed))
+    }
+
+    fn invoke<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
+        let mut invocation = script.prepare_invoke();
+        for key in Self::keys(&self.prefix) {
+            invocation.key(key);
+        }
+        invocation.arg(&self.candidate.id).arg(&self.candidate.incarnation);
+        invocation
+    }
+
+    fn ttl_ms(&self) -> u64 {
+        u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    async fn try_now(&self) -> Result<Attempt, LockError> {
+        let mut ask = self.invoke(&ACQUIRE);
+        ask.arg(self.ttl_ms()).arg(self.seen().0);
+        match self.redis.run(&ask).await? {
+            Acquired::Granted(epoch, kept) => {
+                self.saw(epoch);
+                let memory = if kept { Memory::Kept } else { Memory::Lost };
+                Ok(Attempt::Granted(Grant { epoch, memory }))
+            }
+            Acquired::Held(leader, left, holder) => {
+                let holder = holder_of(leader, left, &holder);
+                holder.epoch.inspect(|epoch| self.saw(*epoch));
+                Ok(Attempt::Held(holder))
+            }
+        }
+    }
+
+    /// One task listens, from the first time that somebody waits.
+    fn listen(&self) {
+        let mut listens = self.listens.lock();
+        if std::mem::replace(&mut *listens, true) {
+            return;
+        }
+        let (redis, vacated, stop) =
+            (self.redis.clone(), std::sync::Arc::clone(&self.vacated), self.stop.clone());
+        let [channel, ..] = Self::keys(&self.prefix);
+        #[expect(clippy::disallowed_methods, reason = "ends with the lock, by its token")]
+        tokio::spawn(async move { redis.listen(&channel, &vacated, &stop).await });
+    }
+}
+
+impl Drop for RedisLock {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// The answer of the script.
+enum Acquired {
+    Granted(Epoch, bool),
+    Held(String, i64, String),
+}
+
+impl ::redis::FromRedisValue for Acquired {
+    fn from_redis_value(value: ::redis::Value) -> Result<Self, ::redis::ParsingError> {
+        let (granted, rest): (i64, Vec<::redis::Value>) = {
+            let mut parts: Vec<::redis::Value> = ::redis::from_redis_value(value)?;
+            if parts.is_empty() {
+                return Err("an empty answer".into());
+            }
+            (::redis::from_redis_value(parts.remove(0))?, parts)
+        };
+        let mut rest = rest.into_iter();
+        let mut next = || rest.next().ok_or(::redis::ParsingError::from("too short an answer"));
+        if granted == 1 {
+            let epoch: u64 = ::redis::from_redis_value(next()?)?;
+            return Ok(Self::Granted(Epoch(epoch), ::redis::from_redis_value(next()?)?));
+        }
+        let leader = ::redis::from_redis_value(next()?)?;
+        let left = ::redis::from_redis_value(next()?)?;
+        Ok(Self::Held(leader, left, ::redis::from_redis_value(next()?)?))
+    }
+}
+
+fn holder_of(id: String, left: i64, holder: &str) -> Holder {
+    let epoch = holder.rsplit_once(':').and_then(|(_, epoch)| epoch.parse().ok()).map(Epoch);
+    let remaining = u64::try_from(left).ok().map(Duration::from_millis);
+    Holder { id, epoch, remaining }
+}
+
+impl LeaderLock for RedisLock {
+    fn candidate(&self) -> &Candidate {
+        &self.candidate
+    }
+
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    fn try_acquire(&self) -> BoxFuture<'_, Result<Attempt, LockError>> {
+        Box::pin(self.try_now())
+    }
+
+    fn renew(&self, epoch: Epoch) -> BoxFuture<'_, Result<Renewal, LockError>> {
+        Box::pin(async move {
+            let mut ask = self.invoke(&RENEW);
+            ask.arg(epoch.0).arg(self.ttl_ms());
+            let (kept, leader): (bool, String) = self.redis.run(&ask).await?;
+            Ok(match (kept, leader.is_empty()) {
+                (true, _) => Renewal::Kept,
+                (false, true) => Renewal::Lost(Loss::Vanished),
+                (false, false) => Renewal::Lost(Loss::TakenBy(leader)),
+            })
+        })
+    }
+
+    fn release(&self, epoch: Epoch) -> BoxFuture<'_, Result<(), LockError>> {
+        Box::pin(async move {
+            let mut ask = self.invoke(&RELEASE);
+            ask.arg(epoch.0);
+            let _was_held: i64 = self.redis.run(&ask).await?;
+            Ok(())
+        })
+    }
+
+    fn observe(&self) -> BoxFuture<'_, Result<Option<Holder>, LockError>> {
+        Box::pin(async move {
+            let ask = self.invoke(&OBSERVE);
+            let (leader, left, holder, epoch): (String, i64, String, u64) =
+                self.redis.run(&ask).await?;
+            self.saw(Epoch(epoch));
+            Ok((!leader.is_empty()).then(|| holder_of(leader, left, &holder)))
+        })
+    }
+
+    fn vacated(&self) -> BoxFuture<'_, ()> {
+        self.listen();
+        Box::pin(self.vacated.notified())
+    }
+
+    fn saw(&self, epoch: Epoch) {
+        self.seen.fetch_max(epoch.0, Ordering::Relaxed);
+    }
+}

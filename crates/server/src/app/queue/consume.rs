@@ -171,19 +171,8 @@ impl App {
             }
             return Ok(delivered);
         }
-        let all = join_all(candidates.map(|candidate| self.deliver(board, candidate, ask))).await;
-        let mut delivered = Vec::with_capacity(all.len());
-        let mut failed = None;
-        for one in all {
-            match one {
-                Ok(delivery) => delivered.extend(delivery),
-                Err(refused) => failed = Some(refused),
-            }
-        }
-        match failed {
-            Some(refused) if delivered.is_empty() => Err(refused),
-            Some(_) | None => Ok(delivered),
-        }
+        let all = candidates.map(|candidate| self.deliver(board, candidate, ask));
+        what_there_is(join_all(all).await)
     }
 
     /// Asks once. Runs to its end even if the caller goes away; then the message is taken back.
@@ -398,6 +387,23 @@ impl App {
         let present = board.enter(Presence::Subscriber);
         let credit = Arc::new(Semaphore::new(prefetch));
         Ok(Subscription { app: Arc::clone(self), ask, board, credit, _present: present })
+    }
+}
+
+/// What was delivered; a failure only if nothing was.
+pub(super) fn what_there_is(
+    outcomes: Vec<Result<Option<Delivery>, Refused>>,
+) -> Result<Vec<Delivery>, Refused> {
+    let (mut delivered, mut failed) = (Vec::with_capacity(outcomes.len()), None);
+    for one in outcomes {
+        match one {
+            Ok(delivery) => delivered.extend(delivery),
+            Err(refused) => failed = Some(refused),
+        }
+    }
+    match failed {
+        Some(refused) if delivered.is_empty() => Err(refused),
+        Some(_) | None => Ok(delivered),
     }
 }
 

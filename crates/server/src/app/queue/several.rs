@@ -8,7 +8,7 @@ use lockd_core::message::{self, Deliver};
 use lockd_core::record::Decided;
 
 use super::board::{Board, Candidate};
-use super::consume::{Delivery, TakeAsk, Taken, taken};
+use super::consume::{Delivery, TakeAsk, Taken, taken, what_there_is};
 use crate::app::{App, Refused};
 use crate::commit::Together;
 use crate::tasks::Complete;
@@ -38,17 +38,7 @@ impl App {
                 }
             }
             outcomes.extend(join_all(left).await);
-            let (mut delivered, mut failed) = (Vec::with_capacity(outcomes.len()), None);
-            for one in outcomes {
-                match one {
-                    Ok(delivery) => delivered.extend(delivery),
-                    Err(refused) => failed = Some(refused),
-                }
-            }
-            match failed {
-                Some(refused) if delivered.is_empty() => Err(refused),
-                Some(_) | None => Ok(delivered),
-            }
+            what_there_is(outcomes)
         })
     }
 

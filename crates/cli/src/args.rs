@@ -4,6 +4,7 @@
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, Parser, Subcommand, parser::ValueSource};
 use lockd_cli::cmd::auth::AuthArgs;
 use lockd_cli::cmd::client::ClientArgs;
+use lockd_cli::cmd::cluster::ClusterArgs;
 use lockd_cli::cmd::completions::CompletionsArgs;
 use lockd_cli::cmd::explain::ExplainArgs;
 use lockd_cli::cmd::man::ManArgs;
@@ -30,6 +31,11 @@ pub(crate) enum Command {
     Client(Box<ClientArgs>),
     Auth(Box<AuthArgs>),
     Txn(Box<TxnArgs>),
+    Coordinator(Box<cmd::coordinator::CoordinatorArgs>),
+    Cluster(Box<ClusterArgs>),
+    /// A command that dies with whoever started it
+    #[command(hide = true)]
+    Guard(cmd::guard::GuardArgs),
     /// Show in half a minute what lockd does
     Demo,
     /// A worker of the demo

@@ -2,7 +2,9 @@
 //! commands that need no server in this process are in the library.
 
 pub(crate) mod config;
+pub(crate) mod coordinator;
 pub(crate) mod demo;
+pub(crate) mod guard;
 pub(crate) mod server;
 pub(crate) mod store;
 pub(crate) mod verify;
@@ -11,7 +13,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
-use lockd_cli::cmd::{auth, client, completions, explain, man, txn};
+use lockd_cli::cmd::{auth, client, cluster, completions, explain, man, txn};
 
 use crate::args::{self, Cli, Command};
 
@@ -21,6 +23,9 @@ pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
         Some(Command::Client(args)) => Box::pin(client::run(*args)).await,
         Some(Command::Auth(args)) => auth::run(*args),
         Some(Command::Txn(args)) => Box::pin(txn::run(*args)).await,
+        Some(Command::Coordinator(args)) => Box::pin(coordinator::run(*args)).await,
+        Some(Command::Cluster(args)) => Box::pin(cluster::run(*args)).await,
+        Some(Command::Guard(args)) => guard::run(args).await,
         Some(Command::Demo) => demo::run().await,
         Some(Command::DemoWorker(args)) => demo::work(args).await,
         Some(Command::Config(command)) => config::run(&command),

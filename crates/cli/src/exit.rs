@@ -14,7 +14,7 @@ Exit codes:
   0    done
   1    failed for another reason than those below
   2    the command line is wrong
-  3    auth verify, store check: it was checked, and something is wrong
+  3    auth verify, store check, cluster status: it was checked, and something is wrong
   69   no server could be reached, or it cannot serve right now; trying again may help
   70   it is not known whether the change happened: read before doing it again
   73   the key exists already (--if-not-exists)

@@ -7,6 +7,7 @@ pub mod cmd {
 
     pub mod auth;
     pub mod client;
+    pub mod cluster;
     pub mod completions;
     pub mod explain;
     pub mod lockc;

@@ -76,6 +76,11 @@ pub fn data(text: &str) -> Done {
     out.flush().map_err(broken)
 }
 
+/// An empty screen, for what is shown again and again.
+pub fn clear() -> Done {
+    bytes(b"\x1b[H\x1b[2J")
+}
+
 /// Bytes of data as they are.
 pub fn bytes(bytes: &[u8]) -> Done {
     let mut out = io::stdout().lock();

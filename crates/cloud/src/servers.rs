@@ -7,4 +7,5 @@ mod redis;
 
 pub use azurite::Azurite;
 pub use moto::Moto;
+pub use process::free_port;
 pub use redis::Redis;

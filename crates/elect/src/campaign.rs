@@ -22,6 +22,9 @@ pub struct Pace {
     pub look_every: Duration,
     /// How long work may take to end when the office is given up on purpose.
     pub grace: Duration,
+    /// An office that was not renewed is in doubt, and over, this long before its time: work in it
+    /// can still end while nobody else can have it.
+    pub notice: Duration,
 }
 
 /// After the holder's time is over, so that it is over there too.
@@ -62,6 +65,7 @@ pub struct Office {
     clock: Clock,
     until: Arc<Mutex<Moment>>,
     over: CancellationToken,
+    gone: CancellationToken,
     work: TaskTracker,
 }
 
@@ -74,6 +78,7 @@ impl Office {
             clock: clock.clone(),
             until: Arc::new(Mutex::new(sent.plus(ttl))),
             over: CancellationToken::new(),
+            gone: CancellationToken::new(),
             work: TaskTracker::new(),
         }
     }
@@ -105,6 +110,13 @@ impl Office {
         self.over.clone()
     }
 
+    /// Fires when somebody else may have the lock: work that has not ended by then must not go on.
+    /// Never before [`Office::over`].
+    #[must_use]
+    pub fn gone(&self) -> CancellationToken {
+        self.gone.clone()
+    }
+
     /// Work that is done in office: when it is given up on purpose, the lock is kept until all of
     /// it has ended, or the grace is over.
     #[must_use]
@@ -117,6 +129,7 @@ impl Office {
 #[derive(Debug)]
 pub struct Campaign {
     leadership: watch::Receiver<Leadership>,
+    stands: watch::Sender<bool>,
     stop: CancellationToken,
     runs: Mutex<Option<JoinHandle<()>>>,
 }
@@ -133,10 +146,11 @@ impl Campaign {
     pub fn start_with(lock: Arc<dyn LeaderLock>, pace: Pace, clock: Clock) -> Self {
         let (told, leadership) = watch::channel(Leadership::Following { leader: None, lost: None });
         let stop = CancellationToken::new();
-        let runner = Runner { lock, pace, clock, told, stop: stop.clone() };
+        let (stands, standing) = watch::channel(true);
+        let runner = Runner { lock, pace, clock, told, standing, stop: stop.clone() };
         #[expect(clippy::disallowed_methods, reason = "awaited by stop, and ended by the token")]
         let runs = tokio::spawn(runner.run());
-        Self { leadership, stop, runs: Mutex::new(Some(runs)) }
+        Self { leadership, stands, stop, runs: Mutex::new(Some(runs)) }
     }
 
     /// Who leads, now and from now on.
@@ -148,6 +162,12 @@ impl Campaign {
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.leadership.borrow().office().is_some()
+    }
+
+    /// Whether it runs for the lock. One that does not gives up the office, if held, and only looks
+    /// who leads.
+    pub fn stand(&self, stands: bool) {
+        self.stands.send_if_modified(|was| std::mem::replace(was, stands) != stands);
     }
 
     /// Gives up the office, if held, and runs no more.
@@ -171,6 +191,7 @@ struct Runner {
     pace: Pace,
     clock: Clock,
     told: watch::Sender<Leadership>,
+    standing: watch::Receiver<bool>,
     stop: CancellationToken,
 }
 
@@ -180,7 +201,8 @@ impl Runner {
         let mut lost = None;
         while !self.stop.is_cancelled() {
             let sent = self.clock.now();
-            let asked = tokio::time::timeout(self.patience(), self.lock.try_acquire());
+            let stands = *self.standing.borrow();
+            let asked = tokio::time::timeout(self.patience(), self.ask(stands));
             match asked.await.unwrap_or_else(|_| Err(silent())) {
                 Ok(Attempt::Granted(grant)) => {
                     pause = PAUSE_MIN;
@@ -190,12 +212,13 @@ impl Runner {
                 Ok(Attempt::Held(holder)) => {
                     pause = PAUSE_MIN;
                     let ends = holder.remaining.map(|left| left.saturating_add(AFTER_END));
-                    self.tell(Some(holder), lost.clone());
-                    let wait = ends.unwrap_or(self.pace.look_every).min(self.pace.look_every);
+                    self.tell(Some(holder).filter(|holder| !holder.id.is_empty()), lost.clone());
+                    let ends = ends.filter(|_| stands).unwrap_or(self.pace.look_every);
                     tokio::select! {
                         () = self.stop.cancelled() => return,
-                        () = self.lock.vacated() => {}
-                        () = tokio::time::sleep(wait) => {}
+                        () = self.stands_otherwise_than(stands) => {}
+                        () = self.lock.vacated(), if stands => {}
+                        () = tokio::time::sleep(ends.min(self.pace.look_every)) => {}
                     }
                 }
                 Err(error) => {
@@ -208,6 +231,21 @@ impl Runner {
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
+        }
+    }
+
+    /// One that does not stand only looks.
+    async fn ask(&self, stands: bool) -> Result<Attempt, LockError> {
+        if stands {
+            return self.lock.try_acquire().await;
+        }
+        Ok(Attempt::Held(self.lock.observe().await?.unwrap_or_default()))
+    }
+
+    async fn stands_otherwise_than(&self, stood: bool) {
+        let mut standing = self.standing.clone();
+        if standing.wait_for(|stands| *stands != stood).await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 
@@ -226,39 +264,52 @@ impl Runner {
         let loss = self.hold(&office, sent).await;
         // Whoever works in office hears of it before anybody else can have it.
         office.over.cancel();
-        if loss == Loss::Resigned {
-            office.work.close();
-            let kept = self.keep_while_working(&office);
-            if tokio::time::timeout(self.pace.grace, kept).await.is_err() {
-                tracing::warn!(epoch = %office.epoch, "work goes on after the grace");
+        office.work.close();
+        match &loss {
+            Loss::Resigned => {
+                self.keep_while_working(&office).await;
+                office.gone.cancel();
+                self.release(office.epoch).await;
             }
-            let released = tokio::time::timeout(self.patience(), self.lock.release(office.epoch));
-            if let Ok(Err(error)) | Err(error) =
-                released.await.map_err(|_| silent()).map_or_else(Err, Ok::<_, LockError>)
-            {
-                tracing::warn!(%error, "the lock was not released; it runs out by itself");
+            Loss::Expired(_) => {
+                let until = *office.until.lock();
+                tokio::select! {
+                    () = office.work.wait() => {}
+                    () = self.clock.sleep_until(until) => {}
+                }
             }
+            Loss::TakenBy(_) | Loss::Vanished => {}
         }
+        office.gone.cancel();
         loss
+    }
+
+    async fn release(&self, epoch: Epoch) {
+        let released = tokio::time::timeout(self.patience(), self.lock.release(epoch)).await;
+        if let Err(error) = released.unwrap_or_else(|_| Err(silent())) {
+            tracing::warn!(%error, "the lock was not released; it runs out by itself");
+        }
     }
 
     /// Renews until it is over.
     async fn hold(&self, office: &Office, sent: Moment) -> Loss {
         let mut due = sent.plus(self.pace.renew_every);
+        let mut in_doubt = sent.plus(self.lock.ttl().saturating_sub(self.pace.notice));
         let mut why = String::from("no answer");
         loop {
-            let until = *office.until.lock();
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Loss::Resigned,
-                () = self.clock.sleep_until(until) => return Loss::Expired(why),
+                () = self.stands_otherwise_than(true) => return Loss::Resigned,
+                () = self.clock.sleep_until(in_doubt) => return Loss::Expired(why),
                 () = self.clock.sleep_until(due) => {}
             }
             let asked = self.clock.now();
             let renewal = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Loss::Resigned,
-                () = self.clock.sleep_until(until) => return Loss::Expired(why),
+                () = self.stands_otherwise_than(true) => return Loss::Resigned,
+                () = self.clock.sleep_until(in_doubt) => return Loss::Expired(why),
                 renewal = tokio::time::timeout(self.patience(), self.lock.renew(office.epoch)) => {
                     renewal.unwrap_or_else(|_| Err(silent()))
                 }
@@ -266,6 +317,7 @@ impl Runner {
             match renewal {
                 Ok(Renewal::Kept) => {
                     *office.until.lock() = asked.plus(self.lock.ttl());
+                    in_doubt = asked.plus(self.lock.ttl().saturating_sub(self.pace.notice));
                     due = asked.plus(self.pace.renew_every);
                 }
                 Ok(Renewal::Lost(loss)) => return loss,
@@ -278,12 +330,25 @@ impl Runner {
         }
     }
 
-    /// The office is over for those who work in it; the lock is kept until they have heard.
+    /// The office is over for those who work in it; the lock is kept until they have heard, or the
+    /// grace is over.
     async fn keep_while_working(&self, office: &Office) {
         let renewing = async {
             loop {
                 tokio::time::sleep(self.pace.renew_every).await;
-                if !matches!(self.lock.renew(office.epoch).await, Ok(Renewal::Kept) | Err(_)) {
+                let asked = self.clock.now();
+                match self.lock.renew(office.epoch).await {
+                    Ok(Renewal::Kept) => *office.until.lock() = asked.plus(self.lock.ttl()),
+                    Ok(Renewal::Lost(_)) => return,
+                    Err(error) => tracing::warn!(%error, epoch = %office.epoch, "not renewed"),
+                }
+            }
+        };
+        let running_out = async {
+            loop {
+                let until = *office.until.lock();
+                self.clock.sleep_until(until).await;
+                if until == *office.until.lock() {
                     return;
                 }
             }
@@ -291,6 +356,10 @@ impl Runner {
         tokio::select! {
             () = office.work.wait() => {}
             () = renewing => {}
+            () = running_out => {}
+            () = tokio::time::sleep(self.pace.grace) => {
+                tracing::warn!(epoch = %office.epoch, "work goes on after the grace");
+            }
         }
     }
 }

@@ -159,6 +159,7 @@ async fn a_campaign_passes_the_office_on(election: &impl Election) {
         renew_every: Duration::from_millis(200),
         look_every: Duration::from_secs(5),
         grace: Duration::from_secs(2),
+        notice: Duration::from_millis(600),
     };
     let ttl = Duration::from_secs(6);
     let first = Campaign::start(election.lock(candidate("a"), ttl), pace);

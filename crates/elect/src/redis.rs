@@ -6,4 +6,4 @@ mod lock;
 
 pub use address::{Address, AddressError, Kind};
 pub use connection::{Redis, RedisFault, RedisSettings};
-pub use lock::RedisLock;
+pub use lock::{IS_HELD, RedisLock};

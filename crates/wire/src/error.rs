@@ -105,6 +105,12 @@ codes! {
     TcServerRequired = "tc_server_required",
     /// The CA of the certificate is not trusted for coordinators.
     TcForbidden = "tc_forbidden",
+    /// A coordinator asks for a bearer token.
+    TokenRequired = "token_required",
+    /// Whoever asks a coordinator may not do this.
+    NotAllowed = "not_allowed",
+    /// What keeps a cluster of instances cannot be asked.
+    RegistryUnavailable = "registry_unavailable",
     NotFound = "not_found",
     AttachmentNotFound = "attachment_not_found",
     MethodNotAllowed = "method_not_allowed",

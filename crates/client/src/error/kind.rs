@@ -344,12 +344,15 @@ impl Class {
             | C::CertificateExpired
             | C::TcClientRequired
             | C::TcServerRequired
-            | C::TcForbidden => Self::Forbidden,
+            | C::TcForbidden
+            | C::TokenRequired
+            | C::NotAllowed => Self::Forbidden,
             C::CasMismatch
             | C::ReadConflict
             | C::RequestTimeout
             | C::ShutdownDraining
             | C::StoreUnavailable
+            | C::RegistryUnavailable
             | C::TcUnavailable
             | C::TooManyWaiters
             | C::QueueBusy

@@ -117,7 +117,12 @@ fn installed(program: &str) -> PathBuf {
     path
 }
 
-pub(super) fn free_port() -> SocketAddr {
+/// Nobody listens there now.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn free_port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("an address")
 }

@@ -1,8 +1,10 @@
 //! Redis, as Debian has it. It can be stopped, killed, and brought back with an empty memory or
 //! with an old one.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -36,6 +38,20 @@ impl Redis {
         let arguments = arguments.iter().map(|&one| one.to_owned()).collect();
         let mut redis = Self { process: None, address: free_port(), folder, arguments };
         redis.begin();
+        redis
+    }
+
+    /// A sentinel with this configuration, which it writes to.
+    #[must_use]
+    pub fn sentinel(configuration: &Path) -> Self {
+        let file = configuration.to_str().expect("a path");
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut redis = Self { process: None, address: free_port(), folder, arguments: Vec::new() };
+        let port = redis.address.port().to_string();
+        let arguments = [file, "--sentinel", "--bind", "127.0.0.1", "--port", &port];
+        let arguments: Vec<String> = arguments.iter().map(|&one| one.to_owned()).collect();
+        let ready = |address| line(address, "PING").is_some();
+        redis.process = Some(Process::at(&program(), &arguments, redis.address, ready));
         redis
     }
 
@@ -74,6 +90,21 @@ impl Redis {
         kill_process(pid, signal).expect("a signal");
     }
 
+    /// Its answer to one command: a number, a text, lines for a list, nothing for what is not there.
+    ///
+    /// # Panics
+    /// When it does not answer, or with an error.
+    #[must_use]
+    pub fn ask(&self, words: &[&str]) -> String {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            write!(request, "${}\r\n{word}\r\n", word.len()).expect("written");
+        }
+        let stream = TcpStream::connect(self.address).expect("a connection");
+        (&stream).write_all(request.as_bytes()).expect("sent");
+        answer(&mut BufReader::new(stream)).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
     /// Gone at once, with all it has not written down.
     pub fn kill(&mut self) {
         self.process = None;
@@ -93,6 +124,28 @@ impl Redis {
     pub fn start_again(&mut self) {
         self.kill();
         self.begin();
+    }
+}
+
+/// One answer in Redis' protocol.
+fn answer(from: &mut impl BufRead) -> Result<String, String> {
+    let mut first = String::new();
+    from.read_line(&mut first).map_err(|error| error.to_string())?;
+    match first.trim_end().split_at_checked(1) {
+        Some(("$" | "*", "-1")) => Ok(String::new()),
+        Some((":" | "+", rest)) => Ok(rest.to_owned()),
+        Some(("$", length)) => {
+            let mut text = vec![0; length.parse::<usize>().map_err(|_| first.clone())? + 2];
+            from.read_exact(&mut text).map_err(|error| error.to_string())?;
+            text.truncate(text.len() - 2);
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        }
+        Some(("*", count)) => {
+            let count = count.parse::<usize>().map_err(|_| first.clone())?;
+            let items: Result<Vec<_>, _> = (0..count).map(|_| answer(from)).collect();
+            Ok(items?.join("\n"))
+        }
+        _ => Err(first),
     }
 }
 

@@ -287,11 +287,14 @@ const REFUSALS: [ErrorKind; 3] = [
     ErrorKind::Server(ServerErrorKind::NoPerm),
 ];
 /// The same, by the words that Redis begins them with.
-const REFUSAL_CODES: [&str; 5] =
-    ["WRONGTYPE", "NOAUTH", "WRONGPASS", "CROSSSLOT", "Protocol error: unauthenticated"];
+const REFUSAL_CODES: [&str; 4] = ["WRONGTYPE", "NOAUTH", "WRONGPASS", "CROSSSLOT"];
 
 fn fault(error: &RedisError) -> RedisFault {
-    let text = error.to_string();
+    let mut text = error.to_string();
+    if text.contains("unauthenticated") {
+        // What it says to a long request, instead of NOAUTH.
+        text = "NOAUTH: Redis asks for a password".into();
+    }
     let refused =
         REFUSALS.contains(&error.kind()) || REFUSAL_CODES.iter().any(|code| text.contains(code));
     if refused { RedisFault::Refused(text) } else { RedisFault::Unavailable(text) }

@@ -7,6 +7,7 @@
 //! | `{prefix}:leader:since` | seconds since 1970 when it began |
 //! | `{prefix}:leader:holder` | incarnation and epoch; ours, same time to live |
 //! | `{prefix}:leader:epoch` | the latest epoch; ours, for ever |
+//! | `{prefix}:leader:run` | the run of Redis that granted it, and when one may have forgotten something; ours, for ever |
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -24,47 +25,62 @@ use crate::lock::{
     Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Memory, Renewal,
 };
 
+/// Which run of Redis this is, and when it may last have forgotten something, in ms: a Redis that
+/// was started again, or that was a replica before, may have forgotten the latest that it said.
+const THIS_RUN: &str = r"
+        local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
+        local known, forgot = string.match(redis.call('GET', KEYS[5]) or '', '^(%w*) (%d+)$')
+";
+
 /// An epoch is at least the time of Redis in milliseconds, so that one who has lost its memory and
-/// saw nobody goes on above all that went before.
+/// saw nobody goes on above all that went before. Whoever is granted the lock within two times to
+/// live after memory may have been lost is told, not only the first.
 static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
+    Script::new(&format!(
         r"
+        {THIS_RUN}
         local id, incarnation, ttl, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
         local leader = redis.call('GET', KEYS[1])
         local holder = redis.call('GET', KEYS[3])
         local stored = tonumber(redis.call('GET', KEYS[4]) or '0')
-        if leader then
-            local mine = string.format('%s:%.0f', incarnation, stored)
-            if leader == id and holder == mine and stored >= seen then
-                redis.call('PEXPIRE', KEYS[1], ttl)
-                redis.call('PEXPIRE', KEYS[3], ttl)
-                return {1, string.format('%.0f', stored), 1}
-            end
-            if not (leader == id and holder and string.sub(holder, 1, #incarnation + 1) == incarnation .. ':') then
-                return {0, leader, redis.call('PTTL', KEYS[1]), holder or ''}
-            end
-        end
         local time = redis.call('TIME')
         local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+        if stored == 0 or stored < seen or known ~= run then forgot = now end
+        local kept = 1
+        if now - tonumber(forgot) < 2 * tonumber(ttl) then kept = 0 end
+        if leader then
+            local mine = string.format('%s:%.0f', incarnation, stored)
+            if leader == id and holder == mine and stored >= seen and known == run then
+                redis.call('PEXPIRE', KEYS[1], ttl)
+                redis.call('PEXPIRE', KEYS[3], ttl)
+                return {{1, string.format('%.0f', stored), kept}}
+            end
+            if not (leader == id and holder and string.sub(holder, 1, #incarnation + 1) == incarnation .. ':') then
+                return {{0, leader, redis.call('PTTL', KEYS[1]), holder or ''}}
+            end
+        end
         local epoch = string.format('%.0f', math.max(stored, seen, now) + 1)
         redis.call('SET', KEYS[1], id, 'PX', ttl)
         redis.call('SET', KEYS[3], incarnation .. ':' .. epoch, 'PX', ttl)
         redis.call('SET', KEYS[4], epoch)
         redis.call('SET', KEYS[2], time[1])
-        local kept = 1
-        if stored == 0 or stored < seen then kept = 0 end
-        return {1, epoch, kept}
-        ",
-    )
+        redis.call('SET', KEYS[5], run .. ' ' .. string.format('%.0f', forgot))
+        return {{1, epoch, kept}}
+        "
+    ))
 });
 
-/// What every script that acts for a leader begins with.
-const IS_HELD: &str = r"
+/// What every script that acts for a leader begins with: `held` says whether it still leads. The
+/// script's first keys are [`RedisLock::keys`], its first arguments id, incarnation and epoch. A
+/// leader that was granted the lock by another run of Redis does not lead any more.
+pub const IS_HELD: &str = r"
+        local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
+        local known = string.match(redis.call('GET', KEYS[5]) or '', '^(%w*) %d+$')
         local id, incarnation, epoch = ARGV[1], ARGV[2], ARGV[3]
         local leader = redis.call('GET', KEYS[1])
         local holder = redis.call('GET', KEYS[3])
         local held = leader == id and holder == incarnation .. ':' .. epoch
-            and redis.call('GET', KEYS[4]) == epoch
+            and redis.call('GET', KEYS[4]) == epoch and known == run
 ";
 
 static RENEW: LazyLock<Script> = LazyLock::new(|| {
@@ -136,8 +152,8 @@ impl RedisLock {
 
     /// The keys that every script of the lock has, in this order.
     #[must_use]
-    pub fn keys(prefix: &str) -> [String; 4] {
-        ["", ":since", ":holder", ":epoch"].map(|part| format!("{prefix}:leader{part}"))
+    pub fn keys(prefix: &str) -> [String; 5] {
+        ["", ":since", ":holder", ":epoch", ":run"].map(|part| format!("{prefix}:leader{part}"))
     }
 
     /// The highest epoch that was ever seen here.

@@ -13,6 +13,8 @@ mod foreign;
 mod kinds;
 #[path = "coordinator/load.rs"]
 mod load;
+#[path = "coordinator/registry.rs"]
+mod registry;
 #[path = "coordinator/runs.rs"]
 mod runs;
 #[path = "coordinator/sidecar.rs"]

@@ -32,7 +32,7 @@ mod metrics;
 mod schedule;
 mod task;
 
-mod registry;
+pub mod registry;
 
 pub mod lockd;
 pub mod redis;
@@ -54,9 +54,9 @@ mod memory;
 
 pub use backend::{Backend, BackendError, Place};
 pub use coordinator::{Coordinator, StartError, Task, TaskContext, TaskError, TaskView};
-pub use member::{Member, Sign, State};
+pub use member::{Entry, Member, Sign, State};
 pub use metrics::{Global, Total};
-pub use registry::{Fault, Registry};
+pub use registry::Fault;
 pub use schedule::{Schedule, ScheduleError};
 pub use settings::{Settings, SettingsError, has_hash_tag};
 pub use shared::{ClusterView, Health};

@@ -22,7 +22,7 @@ pub enum Fault {
 }
 
 /// The answer of a registry, some time.
-pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Fault>>;
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, Fault>>;
 
 /// This instance, as it is written into the registry.
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ pub enum Swapped {
 }
 
 /// The most instances that one cluster may have.
-pub(crate) const INSTANCES_MAX: usize = 100_000;
+pub const INSTANCES_MAX: usize = 100_000;
 
 /// Where a cluster is kept, as one instance reaches it.
 pub trait Registry: fmt::Debug + Send + Sync {

@@ -383,3 +383,31 @@ fn the_cluster_is_looked_at_from_a_shell() {
     within(SOON, "it ends when nobody reads", || watching.try_wait().expect("a state").is_some());
     let _flushed = std::io::stdout().flush();
 }
+
+#[test]
+fn certificates_are_asked_for() {
+    let redis = RedisServer::start_now();
+    let (ours, theirs) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("one"));
+    for folder in [&ours, &theirs] {
+        lockd_pki::bootstrap(folder.path(), &[], jiff::Timestamp::now()).expect("bundles");
+    }
+    let bundle = |folder: &tempfile::TempDir, name: &str| {
+        folder.path().join(name).to_str().expect("a path").to_owned()
+    };
+    let server = bundle(&ours, "server.pem");
+    let sidecar = Sidecar::start(&redis, "a", &["--bundle", &server, "--listen", "0.0.0.0:0"]);
+    let address = sidecar.log().split_once("0.0.0.0:").expect("it listens").1.to_owned();
+    let url = format!("https://127.0.0.1:{}", address.lines().next().expect("a port"));
+    let home = tempfile::tempdir().expect("a folder");
+    let ask = |client: &str| {
+        run(home.path(), &["cluster", "--url", &url, "--bundle", client, "instances"], &[])
+    };
+    within(SOON, "it answers", || ask(&bundle(&ours, "client.pem")).status.success());
+    says(&ask(&bundle(&theirs, "client.pem")), 69, "cannot be asked");
+    says(&ask(&server), 2, "");
+    let as_client = bundle(&ours, "client.pem");
+    let url = redis.url();
+    let wrong = refused(&["--redis", &url, "--bundle", &as_client], &[]);
+    says(&wrong, 1, "bundle of a client");
+}

@@ -34,6 +34,23 @@ impl Witness {
         };
         let every = Schedule::every(ms(50)).expect("an interval");
         to.register(Task::new("work", every, body).missed(missed)).expect("registered");
+        // One that does not listen, and goes on for as long as it is let.
+        let witness = self.clone();
+        let stubborn = move |task: TaskContext| {
+            let witness = witness.clone();
+            async move {
+                loop {
+                    let tick = (Instant::now(), task.epoch.0);
+                    witness.ticks.lock().expect("a list").push(tick);
+                    tokio::time::sleep(ms(5)).await;
+                }
+                #[expect(unreachable_code, reason = "it says what kind of task it is")]
+                Ok::<_, String>(())
+            }
+        };
+        let hourly = Schedule::every(ms(3_600_000)).expect("an interval");
+        let task = Task::new("stubborn", hourly, stubborn).missed(Missed::Once);
+        to.register(task).expect("registered");
     }
 
     /// Nobody works under an old epoch once somebody does under a new one.

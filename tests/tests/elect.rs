@@ -1,15 +1,20 @@
 //! What every leader lock must keep, over a real Redis and a real lockd.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use lockd_client::Client;
-use lockd_cloud::Redis as RedisServer;
+use lockd_cloud::{Etcd, Postgres, Redis as RedisServer};
 use lockd_elect::conformance::{Election, run_all};
+use lockd_elect::etcd::{EtcdLock, EtcdSettings};
 use lockd_elect::lockd::LockdLock;
+use lockd_elect::postgres::{PostgresLock, PostgresSettings};
 use lockd_elect::redis::{Address, Redis, RedisLock, RedisSettings};
-use lockd_elect::{Attempt, Candidate, Grant, LeaderLock, LockError, Loss, Memory, Renewal};
+use lockd_elect::{
+    Attempt, Campaign, Candidate, Grant, LeaderLock, Leadership, LockError, Loss, Memory, Pace,
+    Renewal,
+};
 use lockd_tests::{Options, Place, Server};
 
 const PREFIX: &str = "waf:cluster";
@@ -67,6 +72,88 @@ impl Election for InLockd {
 async fn a_lock_in_lockd() {
     let start = || InLockd(Mutex::new(Server::start(Options::in_memory())));
     run_all(async || tokio::task::block_in_place(start)).await;
+}
+
+struct InPostgres(Postgres);
+
+impl Election for InPostgres {
+    fn lock(&self, candidate: Candidate, ttl: Duration) -> Arc<dyn LeaderLock> {
+        let settings = PostgresSettings::parse(&self.0.url()).expect("an address");
+        Arc::new(PostgresLock::new(settings, "cluster", candidate, ttl))
+    }
+
+    fn forget(&self) -> Option<BoxFuture<'_, ()>> {
+        Some(Box::pin(async {
+            tokio::task::block_in_place(|| self.0.run("TRUNCATE lockd_leader"));
+        }))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_in_postgres() {
+    run_all(async || InPostgres(Postgres::start().await)).await;
+}
+
+/// Long before the time to live is over: the session is what is noticed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_breaks_is_noticed_by_all() {
+    let election = InPostgres(Postgres::start().await);
+    let pace = Pace {
+        renew_every: Duration::from_secs(20),
+        look_every: Duration::from_secs(20),
+        grace: Duration::from_secs(1),
+        notice: Duration::from_secs(1),
+    };
+    let ttl = Duration::from_secs(60);
+    let start = |id: &str| Campaign::start(election.lock(Candidate::new(id), ttl), pace);
+    let a = start("a");
+    a.leadership().wait_for(|now| now.office().is_some()).await.expect("it leads");
+    let office = a.leadership().borrow().office().cloned().expect("it leads");
+    let b = start("b");
+    let mut follows = b.leadership();
+    let of_a = |now: &Leadership| matches!(now, Leadership::Following { leader: Some(leader), .. } if leader.id == "a");
+    follows.wait_for(of_a).await.expect("it follows");
+    let broke = Instant::now();
+    let ended = "SELECT pg_terminate_backend(backend) FROM lockd_leader";
+    assert_eq!(tokio::task::block_in_place(|| election.0.run(ended)), "t");
+    office.over().cancelled().await;
+    assert!(broke.elapsed() < Duration::from_secs(1), "after {:?}", broke.elapsed());
+    let (mut of_a, mut of_b) = (a.leadership(), b.leadership());
+    let next = tokio::select! {
+        next = of_a.wait_for(|now| now.office().is_some()) => next,
+        next = of_b.wait_for(|now| now.office().is_some()) => next,
+    };
+    let next = next.expect("one leads").office().cloned().expect("it leads");
+    assert!(broke.elapsed() < Duration::from_secs(2), "after {:?}", broke.elapsed());
+    assert!(next.epoch > office.epoch);
+    a.stop().await;
+    b.stop().await;
+}
+
+struct InEtcd(Mutex<Etcd>);
+
+impl Election for InEtcd {
+    fn lock(&self, candidate: Candidate, ttl: Duration) -> Arc<dyn LeaderLock> {
+        let url = self.0.lock().expect("a server").url();
+        let settings = EtcdSettings::parse(&url, None).expect("an address");
+        Arc::new(EtcdLock::new(settings, "cluster", candidate, ttl))
+    }
+
+    fn forget(&self) -> Option<BoxFuture<'_, ()>> {
+        Some(Box::pin(async {
+            tokio::task::block_in_place(|| {
+                let mut etcd = self.0.lock().expect("a server");
+                etcd.kill();
+                etcd.forget();
+                etcd.start_again();
+            });
+        }))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_in_etcd() {
+    run_all(async || InEtcd(Mutex::new(Etcd::start().await))).await;
 }
 
 /// A connection that broke is made anew for the second attempt.

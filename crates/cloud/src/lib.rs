@@ -13,4 +13,4 @@ mod xml;
 pub use double::{Double, Flaw, GcsDouble, S3Double, Upload};
 pub use op::{Counts, Op};
 pub use proxy::{Fault, Plan, Proxy};
-pub use servers::{Azurite, Moto, Redis, free_port};
+pub use servers::{Azurite, Etcd, Moto, Postgres, Redis, free_port};

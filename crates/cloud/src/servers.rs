@@ -1,11 +1,15 @@
 //! Real servers of other people, each a process of its own on a free port.
 
 mod azurite;
+mod etcd;
 mod moto;
+mod postgres;
 mod process;
 mod redis;
 
 pub use azurite::Azurite;
+pub use etcd::Etcd;
 pub use moto::Moto;
+pub use postgres::Postgres;
 pub use process::free_port;
 pub use redis::Redis;

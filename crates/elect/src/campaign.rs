@@ -302,6 +302,7 @@ impl Runner {
                 () = self.stop.cancelled() => return Loss::Resigned,
                 () = self.stands_otherwise_than(true) => return Loss::Resigned,
                 () = self.clock.sleep_until(in_doubt) => return Loss::Expired(why),
+                () = self.lock.shaken() => {}
                 () = self.clock.sleep_until(due) => {}
             }
             let asked = self.clock.now();

@@ -8,7 +8,9 @@ mod lock;
 
 mod campaign;
 
+pub mod etcd;
 pub mod lockd;
+pub mod postgres;
 pub mod redis;
 
 #[cfg(feature = "conformance")]

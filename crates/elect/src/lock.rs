@@ -125,6 +125,12 @@ pub trait LeaderLock: fmt::Debug + Send + Sync {
     /// go without a word.
     fn vacated(&self) -> BoxFuture<'_, ()>;
 
+    /// Ends when whoever holds it may have lost it, for instance with its connection. It may end for
+    /// nothing: the next renewal tells.
+    fn shaken(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Tells of an epoch that was seen elsewhere: grants to this candidate are above it.
     fn saw(&self, epoch: Epoch);
 }

@@ -104,6 +104,17 @@ impl Drop for Process {
     }
 }
 
+/// A program of the system.
+///
+/// # Panics
+/// With the package to install, when it is missing.
+pub(super) fn on_path(name: &str, package: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|place| place.join(name));
+    let found = places.find(|place| place.exists());
+    found.unwrap_or_else(|| panic!("{name} is missing; install {package}"))
+}
+
 /// Where `scripts/cloud-servers` put it.
 fn installed(program: &str) -> PathBuf {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cloud");

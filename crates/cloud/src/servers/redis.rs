@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::process::{Process, free_port, line};
+use super::process::{Process, free_port, line, on_path};
 
 /// Killed when it goes.
 #[derive(Debug)]
@@ -150,7 +150,5 @@ fn answer(from: &mut impl BufRead) -> Result<String, String> {
 }
 
 fn program() -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).map(|place| place.join("redis-server"));
-    places.find(|place| place.exists()).expect("redis-server is missing; install redis-server")
+    on_path("redis-server", "redis-server")
 }

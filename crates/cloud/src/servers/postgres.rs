@@ -1,0 +1,130 @@
+//! PostgreSQL, as Debian has it. It can be killed and brought back.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use rustix::process::geteuid;
+
+use super::process::{Process, free_port, on_path};
+
+/// Killed when it goes.
+#[derive(Debug)]
+pub struct Postgres {
+    process: Option<Process>,
+    address: SocketAddr,
+    folder: tempfile::TempDir,
+}
+
+impl Postgres {
+    /// Panics with what to do if it is not installed.
+    pub async fn start() -> Self {
+        tokio::task::spawn_blocking(Self::start_now).await.expect("postgres")
+    }
+
+    /// For tests without a runtime.
+    #[must_use]
+    pub fn start_now() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        if geteuid().is_root() {
+            let owned = Command::new("chown").arg("postgres").arg(folder.path()).status();
+            assert!(owned.is_ok_and(|status| status.success()), "there is no user postgres");
+        }
+        let mut made = unprivileged(&program("initdb"));
+        made.args(["--auth=trust", "--username=lockd", "--no-sync", "--encoding=UTF8", "-D"]);
+        let made = made.arg(&data).output().expect("initdb");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let mut postgres = Self { process: None, address: free_port(), folder };
+        postgres.begin();
+        postgres
+    }
+
+    fn begin(&mut self) {
+        let folder = self.folder.path();
+        let mut command = unprivileged(&program("postgres"));
+        command.arg("-D").arg(folder.join("data")).arg("-k").arg(folder);
+        let port = self.address.port().to_string();
+        command.args(["-h", "127.0.0.1", "-p", &port, "-c", "fsync=off"]);
+        let arguments: Vec<String> =
+            command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        let ready = |_| {
+            let mut asked = Command::new(program("pg_isready"));
+            let asked = asked.args(["-q", "-h", "127.0.0.1", "-p", &port]).status();
+            asked.is_ok_and(|status| status.success())
+        };
+        let path = PathBuf::from(command.get_program());
+        self.process = Some(Process::at(&path, &arguments, self.address, ready));
+    }
+
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://lockd@{}/postgres", self.address)
+    }
+
+    /// Runs a statement.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn run(&self, statement: &str) -> String {
+        let mut asked = Command::new(program("psql"));
+        let asked = asked.args(["-qAtX", "-v", "ON_ERROR_STOP=1", &self.url(), "-c", statement]);
+        let Output { status, stdout, stderr } = asked.output().expect("psql");
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        String::from_utf8_lossy(&stdout).trim().to_owned()
+    }
+
+    /// Gone at once, all of it.
+    pub fn kill(&mut self) {
+        if let Some(process) = self.process.take() {
+            drop(process);
+            let data = self.folder.path().join("data");
+            // Its children notice; before they are gone no other one starts.
+            while works_in(&data) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::fs::remove_file(data.join("postmaster.pid")).ok();
+        }
+    }
+
+    /// At the same address.
+    pub fn start_again(&mut self) {
+        self.kill();
+        self.begin();
+    }
+}
+
+/// Whether any process has its working folder there.
+fn works_in(folder: &Path) -> bool {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut folders = processes.filter_map(|one| std::fs::read_link(one.path().join("cwd")).ok());
+    folders.any(|place| place == folder)
+}
+
+/// It refuses to run as root.
+fn unprivileged(program: &Path) -> Command {
+    if !geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new(on_path("setpriv", "util-linux"));
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
+    command
+}
+
+/// The newest that is installed; its programs are not on the path.
+fn program(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions
+        .map(|version| version.path().join("bin").join(OsStr::new(name)))
+        .filter(|path| path.exists())
+        .collect();
+    found.sort();
+    found.pop().unwrap_or_else(|| on_path(name, "postgresql"))
+}

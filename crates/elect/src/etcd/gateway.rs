@@ -1,0 +1,313 @@
+//! etcd's JSON gateway: requests as JSON, keys and values in Base64, numbers as texts.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use reqwest::{Client, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use crate::lock::LockError;
+
+/// How etcd is reached.
+#[derive(Clone)]
+pub struct EtcdSettings {
+    endpoints: Vec<String>,
+    user: Option<(String, String)>,
+    client: Client,
+}
+
+impl fmt::Debug for EtcdSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EtcdSettings({:?})", self.endpoints)
+    }
+}
+
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// How long to wait for a lease that is almost over.
+const LAST_PART: Duration = Duration::from_millis(200);
+
+impl EtcdSettings {
+    /// From `etcd://[user:password@]host:port,host:port`, `etcds://` over TLS. The certificates of
+    /// authorities are those given, in PEM, else those of the system.
+    ///
+    /// # Errors
+    /// With what is wrong with it.
+    pub fn parse(url: &str, authorities: Option<&[u8]>) -> Result<Self, String> {
+        let wrong = || format!("{url:?} is not written as etcd://host:port,host:port");
+        let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+        let scheme = match scheme {
+            "etcd" => "http",
+            "etcds" => "https",
+            _ => return Err(wrong()),
+        };
+        let (user, hosts) = match rest.trim_end_matches('/').rsplit_once('@') {
+            Some((user, hosts)) => {
+                let (name, password) = user.split_once(':').ok_or_else(wrong)?;
+                let decoded = |text: &str| {
+                    let text = percent_encoding::percent_decode_str(text).decode_utf8();
+                    text.map(Into::into).map_err(|_| wrong())
+                };
+                (Some((decoded(name)?, decoded(password)?)), hosts)
+            }
+            None => (None, rest.trim_end_matches('/')),
+        };
+        if hosts.is_empty() || hosts.split(',').any(str::is_empty) {
+            return Err(wrong());
+        }
+        let endpoints = hosts.split(',').map(|host| format!("{scheme}://{host}")).collect();
+        let mut builder = Client::builder().connect_timeout(TIMEOUT);
+        if scheme == "http" || authorities.is_some() {
+            builder = builder.tls_backend_preconfigured(tls(authorities.unwrap_or_default()));
+        }
+        let client = builder.build().map_err(|error| error.to_string())?;
+        Ok(Self { endpoints, user, client })
+    }
+}
+
+fn tls(pem: &[u8]) -> rustls::ClientConfig {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject as _;
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
+    rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
+}
+
+/// A key and its value.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) value: String,
+    /// Of its latest change.
+    pub(super) revision: i64,
+    /// Zero without one.
+    pub(super) lease: i64,
+}
+
+/// The key was last changed there; zero if it must not exist.
+pub(super) struct Compare<'a> {
+    pub(super) key: &'a str,
+    pub(super) revision: i64,
+}
+
+pub(super) enum Operation<'a> {
+    Get(&'a str),
+    Put { key: &'a str, value: &'a str, lease: i64 },
+    Delete(&'a str),
+}
+
+impl Operation<'_> {
+    fn written(&self) -> Value {
+        match self {
+            Self::Get(key) => json!({"requestRange": {"key": BASE64.encode(key)}}),
+            Self::Put { key, value, lease } => json!({"requestPut": {
+                "key": BASE64.encode(key),
+                "value": BASE64.encode(value),
+                "lease": lease.to_string(),
+            }}),
+            Self::Delete(key) => json!({"requestDeleteRange": {"key": BASE64.encode(key)}}),
+        }
+    }
+}
+
+pub(super) struct Gateway {
+    settings: EtcdSettings,
+    /// Shown with every request, where there is a user.
+    token: Mutex<Option<String>>,
+}
+
+impl Gateway {
+    pub(super) fn new(settings: EtcdSettings) -> Self {
+        Self { settings, token: Mutex::new(None) }
+    }
+
+    /// What was read comes in the order of the operations.
+    pub(super) async fn transact(
+        &self,
+        compares: &[Compare<'_>],
+        then: &[Operation<'_>],
+        otherwise: &[Operation<'_>],
+    ) -> Result<(bool, Vec<Option<Kept>>), LockError> {
+        let compares: Vec<Value> = compares
+            .iter()
+            .map(|compare| {
+                json!({
+                    "key": BASE64.encode(compare.key),
+                    "target": "MOD",
+                    "result": "EQUAL",
+                    "modRevision": compare.revision.to_string(),
+                })
+            })
+            .collect();
+        let all = |operations: &[Operation<'_>]| -> Vec<Value> {
+            operations.iter().map(Operation::written).collect()
+        };
+        let body = json!({"compare": compares, "success": all(then), "failure": all(otherwise)});
+        let answer = self.ask("/v3/kv/txn", &body).await?;
+        let succeeded = at(&answer, "/succeeded").as_bool().unwrap_or(false);
+        let responses = at(&answer, "/responses").as_array().cloned().unwrap_or_default();
+        let kept = responses.iter().map(|one| kept(at(one, "/response_range/kvs/0"))).collect();
+        Ok((succeeded, kept))
+    }
+
+    /// A lease for that time, rounded up to what etcd can count.
+    pub(super) async fn grant(&self, ttl: Duration) -> Result<i64, LockError> {
+        let seconds = ttl.as_millis().div_ceil(1_000).to_string();
+        let answer = self.ask("/v3/lease/grant", &json!({"TTL": seconds})).await?;
+        number(at(&answer, "/ID")).ok_or_else(|| garbled(&answer))
+    }
+
+    /// Whether it is still there.
+    pub(super) async fn keep_alive(&self, lease: i64) -> Result<bool, LockError> {
+        let answer = self.ask("/v3/lease/keepalive", &json!({"ID": lease.to_string()})).await?;
+        Ok(number(at(&answer, "/result/TTL")).is_some_and(|left| left > 0))
+    }
+
+    pub(super) async fn remaining(&self, lease: i64) -> Result<Option<Duration>, LockError> {
+        if lease == 0 {
+            return Ok(None);
+        }
+        let answer = self.ask("/v3/lease/timetolive", &json!({"ID": lease.to_string()})).await?;
+        let left = number(at(&answer, "/TTL")).and_then(|left| u64::try_from(left).ok());
+        // Whole seconds, rounded down: the last one may be any part of one.
+        Ok(Some(Duration::from_secs(left.unwrap_or(0)).max(LAST_PART)))
+    }
+
+    pub(super) async fn revoke(&self, lease: i64) -> Result<(), LockError> {
+        match self.ask("/v3/lease/revoke", &json!({"ID": lease.to_string()})).await {
+            // It may be over by itself.
+            Ok(_) | Err(LockError::Refused(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends when the key is deleted. A watch that breaks ends it too: whoever waits looks then.
+    pub(super) async fn deleted(&self, key: &str) {
+        let body = json!({"create_request": {
+            "key": BASE64.encode(key),
+            "filters": ["NOPUT"],
+        }});
+        let Ok(mut answer) = self.send("/v3/watch", &body, None).await else {
+            return std::future::pending().await;
+        };
+        let mut heard = Vec::new();
+        while let Ok(Some(piece)) = answer.chunk().await {
+            heard.extend_from_slice(&piece);
+            while let Some(end) = heard.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = heard.drain(..=end).collect();
+                let event: Value = serde_json::from_slice(&line).unwrap_or_default();
+                if at(&event, "/result/events").as_array().is_some_and(|events| !events.is_empty())
+                {
+                    return;
+                }
+            }
+        }
+        // The next look finds out.
+        std::future::pending::<()>().await;
+    }
+
+    async fn ask(&self, path: &str, body: &Value) -> Result<Value, LockError> {
+        let answer = self.send(path, body, Some(TIMEOUT)).await?;
+        answer.json().await.map_err(|error| LockError::Unavailable(told(&error)))
+    }
+
+    /// The first of the endpoints that answers. Nothing is repeated that may have been done.
+    async fn send(
+        &self,
+        path: &str,
+        body: &Value,
+        timeout: Option<Duration>,
+    ) -> Result<Response, LockError> {
+        let mut failed = LockError::Unavailable("there are no endpoints".into());
+        for endpoint in &self.settings.endpoints {
+            let token = self.token(endpoint).await?;
+            let mut request = self.settings.client.post(format!("{endpoint}{path}")).json(body);
+            if let Some(timeout) = timeout {
+                request = request.timeout(timeout);
+            }
+            if let Some(token) = token {
+                request = request.header("authorization", token);
+            }
+            match request.send().await {
+                Ok(answer) if answer.status().is_success() => return Ok(answer),
+                Ok(answer) => return Err(self.refused(answer).await),
+                Err(error) => {
+                    let connected = !error.is_connect();
+                    failed = LockError::Unavailable(told(&error));
+                    if connected {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    async fn token(&self, endpoint: &str) -> Result<Option<String>, LockError> {
+        let Some((name, password)) = &self.settings.user else { return Ok(None) };
+        let mut token = self.token.lock().await;
+        if token.is_none() {
+            let body = json!({"name": name, "password": password});
+            let url = format!("{endpoint}/v3/auth/authenticate");
+            let asked = self.settings.client.post(url).timeout(TIMEOUT).json(&body).send().await;
+            let answer = asked.map_err(|error| LockError::Unavailable(told(&error)))?;
+            if !answer.status().is_success() {
+                return Err(LockError::Refused(format!("etcd refuses the user {name:?}")));
+            }
+            let answer: Value =
+                answer.json().await.map_err(|error| LockError::Unavailable(told(&error)))?;
+            *token = at(&answer, "/token").as_str().map(Into::into);
+        }
+        Ok(token.clone())
+    }
+
+    async fn refused(&self, answer: Response) -> LockError {
+        let status = answer.status();
+        let body: Value = answer.json().await.unwrap_or_default();
+        let why = at(&body, "/error").as_str().or_else(|| at(&body, "/message").as_str());
+        let text = why.map_or_else(|| status.to_string(), Into::into);
+        if status == StatusCode::UNAUTHORIZED || text.contains("auth token") {
+            // Asked for anew with the next request.
+            *self.token.lock().await = None;
+            return LockError::Unavailable(text);
+        }
+        if status.is_server_error() || text.contains("leader") || text.contains("timed out") {
+            return LockError::Unavailable(text);
+        }
+        LockError::Refused(text)
+    }
+}
+
+/// A part of an answer; nothing where there is none.
+fn at<'a>(answer: &'a Value, path: &str) -> &'a Value {
+    answer.pointer(path).unwrap_or(&Value::Null)
+}
+
+fn kept(written: &Value) -> Option<Kept> {
+    let value = BASE64.decode(at(written, "/value").as_str()?).ok()?;
+    Some(Kept {
+        value: String::from_utf8(value).ok()?,
+        revision: number(at(written, "/mod_revision"))?,
+        lease: number(at(written, "/lease")).unwrap_or(0),
+    })
+}
+
+fn number(written: &Value) -> Option<i64> {
+    written.as_str().and_then(|text| text.parse().ok()).or_else(|| written.as_i64())
+}
+
+fn garbled(answer: &Value) -> LockError {
+    LockError::Unavailable(format!("an answer that is not etcd's: {answer}"))
+}
+
+fn told(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}

@@ -14,6 +14,7 @@ pub mod pin;
 pub mod queue;
 pub mod record;
 pub mod state;
+pub mod supervise;
 pub mod time;
 pub mod txn;
 

@@ -6,6 +6,7 @@
 //! renewed for the time to live, by the clock of the database, has it ended by whoever wants to
 //! lead.
 
+mod database;
 mod session;
 
 use std::fmt;
@@ -21,8 +22,9 @@ use tokio_postgres::Row;
 use crate::lock::{
     Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Memory, Renewal,
 };
+pub use database::Database;
 pub use session::PostgresSettings;
-use session::{Session, fault};
+use session::{LEADERS, Session, fault};
 
 /// A leader whose session has ended without a word may not have noticed: it is given this long.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -155,7 +157,7 @@ impl PostgresLock {
         if !held.as_ref().is_some_and(|held| held.session.is_open()) {
             let (told, shaken) = (Arc::clone(&self.told), Arc::clone(&self.shaken));
             *held = None;
-            let session = Session::open(&self.settings, told, shaken).await?;
+            let session = Session::open(&self.settings, LEADERS, told, shaken).await?;
             *held = Some(Held { session, locked: None });
         }
         let held = MutexGuard::try_map(held, Option::as_mut);

@@ -60,6 +60,7 @@ impl PostgresSettings {
 }
 
 /// Ends its connection when it goes.
+#[derive(Debug)]
 pub(super) struct Session {
     client: Client,
     speaks: JoinHandle<()>,
@@ -71,10 +72,11 @@ impl Drop for Session {
     }
 }
 
-/// All of it is one transaction, and one after the other: two who make a table at the same time
-/// would not both be content.
-const TABLE: &str = "
-    SELECT pg_advisory_xact_lock(5494762870);
+/// One after the other: two who make a table at the same time would not both be content.
+const IN_LINE: &str = "SELECT pg_advisory_xact_lock(5494762870);";
+
+/// For leader locks.
+pub(super) const LEADERS: &str = "
     CREATE TABLE IF NOT EXISTS lockd_leader (
         name text PRIMARY KEY,
         epoch bigint NOT NULL,
@@ -87,9 +89,10 @@ const TABLE: &str = "
     LISTEN lockd_leader";
 
 impl Session {
-    /// `told` hears when somebody lets go of a lock, `shaken` when the session ends.
+    /// `told` hears notifications, `shaken` when the session ends.
     pub(super) async fn open(
         settings: &PostgresSettings,
+        set_up: &str,
         told: Arc<Notify>,
         shaken: Arc<Notify>,
     ) -> Result<Self, LockError> {
@@ -111,7 +114,9 @@ impl Session {
         };
         let (client, speaks) = opening.await.map_err(|error: Error| fault(&error))?;
         let session = Self { client, speaks };
-        let set_up = session.client.batch_execute(TABLE);
+        // All of it is one transaction.
+        let statements = format!("{IN_LINE}{set_up}");
+        let set_up = session.client.batch_execute(&statements);
         match tokio::time::timeout(settings.timeout, set_up).await {
             Ok(Ok(())) => Ok(session),
             Ok(Err(error)) => Err(fault(&error)),
@@ -135,6 +140,14 @@ impl Session {
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>, LockError> {
         self.client.query_opt(statement, values).await.map_err(|error| fault(&error))
+    }
+
+    pub(super) async fn rows(
+        &self,
+        statement: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, LockError> {
+        self.client.query(statement, values).await.map_err(|error| fault(&error))
     }
 
     pub(super) fn is_open(&self) -> bool {

@@ -4,5 +4,6 @@
 //! that was given out carries the job's own epoch, which grows with every attempt: a result of an
 //! attempt that is over is refused, whoever leads.
 
+pub mod board;
 pub mod job;
 pub mod ledger;

@@ -330,6 +330,9 @@ fn a_draining_server_grants_nothing_and_says_when_to_come_back() {
 
 /// Codes that no single request can provoke, and the tests that provoke them.
 const ELSEWHERE: &[(ErrorCode, &str)] = &[
+    (ErrorCode::TokenRequired, "coordinator/api.rs"),
+    (ErrorCode::NotAllowed, "coordinator/api.rs"),
+    (ErrorCode::RegistryUnavailable, "coordinator/sidecar.rs"),
     (ErrorCode::CasMismatch, "store_refusals.rs"),
     (ErrorCode::ReadConflict, "store_refusals.rs"),
     (ErrorCode::StoreDamaged, "store_refusals.rs"),

@@ -333,6 +333,16 @@ fn no_redis_is_needed() {
         let runs = sidecar.get("/api/cluster/tasks/works/runs").json();
         runs["runs"].as_array().is_some_and(|runs| runs.len() > 2)
     });
+    // A second one on the same machine is told how to join, and can.
+    let home = sidecar.folder.path().to_owned();
+    let second = run(&home, &["coordinator", "--backend", "lockd", "--listen", "127.0.0.1:0"], &[]);
+    says(&second, 1, "--server unix://");
+    let url = config["lockd_url"].as_str().expect("a URL").to_owned();
+    let joins = ["--backend", "lockd", "--server", &url, "--instance-id", "second"];
+    let _second = Sidecar::with("", &joins, &[]);
+    within(SOON, "both are there", || {
+        sidecar.get("/api/cluster/status").json()["active_instances"] == 2
+    });
     sidecar.signal(Signal::TERM);
     assert_eq!(sidecar.ended().code(), Some(0));
 }

@@ -72,7 +72,13 @@ async fn embedded(settled: &Settled) -> anyhow::Result<(String, Server)> {
     ];
     let layers = Layers { flags, ..Layers::default() };
     let loaded = config::load(&layers, &Vec::<(String, String)>::new())?;
-    let server = Server::new(loaded.settings).await?;
+    let server = Server::new(loaded.settings).await.map_err(|error| {
+        anyhow::anyhow!(
+            "{error}. Join the coordinator that keeps the cluster there with --server unix://{}, or \
+             name another folder with --store",
+            socket.display()
+        )
+    })?;
     let bound = server.start().await?;
     let url = bound.first().context("no address")?.to_string();
     tracing::info!("the cluster is kept in this process: {url}");

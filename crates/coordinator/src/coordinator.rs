@@ -50,6 +50,8 @@ pub enum TaskError {
     Fault(#[from] Fault),
 }
 
+/// How often a change is tried again because others came before it.
+pub(crate) const CHANGES_MAX: usize = 20;
 /// The most tasks of one cluster.
 const TASKS_MAX: usize = 1_000;
 const TASK_NAME_MAX: usize = 100;
@@ -305,7 +307,7 @@ impl Coordinator {
     pub async fn run_now(&self, name: &str) -> Result<u64, TaskError> {
         let shared = &self.shared;
         let mut mark = shared.registry.marks().await?.remove(name);
-        loop {
+        for _ in 0..CHANGES_MAX {
             let Some(old) = &mark else { return Err(TaskError::Unknown(name.into())) };
             let now = shared
                 .time
@@ -325,6 +327,7 @@ impl Coordinator {
                 Swapped::NotLeader => return Err(TaskError::Unknown(name.into())),
             }
         }
+        Err(Fault::Unavailable("the task changes all the time".into()).into())
     }
 
     /// All tasks that the cluster knows of, and those of this instance.

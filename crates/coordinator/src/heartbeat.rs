@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::coordinator::CHANGES_MAX;
 use crate::metrics;
 use crate::registry::{Beat, Fault, Myself, Pulse, Swap, Swapped};
 use crate::shared::Shared;
@@ -91,7 +92,10 @@ async fn counted(shared: &Shared, pulse: &Pulse) {
 async fn hand_in(shared: &Shared, pulse: &Pulse) -> Result<(), Fault> {
     for (name, seen) in shared.seen.all() {
         let mut now = pulse.marks.get(&name).cloned();
-        while now.as_ref().is_none_or(|mark| mark.last < seen.last) {
+        for _ in 0..CHANGES_MAX {
+            if now.as_ref().is_some_and(|mark| mark.last >= seen.last) {
+                break;
+            }
             let forgotten = Mark { claim: None, requested: None, ..seen.clone() };
             let mut new = now.as_ref().unwrap_or(&forgotten).raised(seen.last);
             new.revision = now.as_ref().map_or(0, |mark| mark.revision) + 1;

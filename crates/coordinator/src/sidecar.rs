@@ -14,8 +14,7 @@ use crate::schedule::{Schedule, ScheduleError};
 use crate::task::Missed;
 
 /// Variables of the sidecar that its tasks have no use for.
-const SECRETS: [&str; 3] =
-    ["REDIS_PASSWORD", "LOCKD_COORDINATOR_REDIS", "LOCKD_COORDINATOR_REDIS_PASSWORD"];
+const SECRETS: [&str; 2] = ["REDIS_PASSWORD", "LOCKD_COORDINATOR_REDIS"];
 /// An HTTP call that has no other limit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much of an error is kept.

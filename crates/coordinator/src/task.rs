@@ -255,12 +255,7 @@ mod tests {
             let mark = mark.claimed(claim(100_000, 1, false));
             let mark = mark.finished(&claim(100_000, 1, false), 1).unwrap();
             assert_eq!(mark.next(&every, missed, 100_000, 1), Next::Wait(Some(110_000)));
-            assert_eq!(
-                mark.next(&every, missed, 99_000, 2),
-                match missed {
-                    Missed::All | Missed::Skip | Missed::Once => Next::Wait(Some(110_000)),
-                }
-            );
+            assert_eq!(mark.next(&every, missed, 99_000, 2), Next::Wait(Some(110_000)));
         }
     }
 

@@ -7,6 +7,7 @@
 mod lock;
 
 mod campaign;
+mod outside;
 
 pub mod etcd;
 pub mod lockd;

@@ -7,7 +7,7 @@ use lockd_elect::redis::Redis;
 use redis::cmd;
 use rustix::process::Signal;
 
-use super::site::{Instance, PREFIX, SOON, Site, ms, one_leads, short, state, until, view};
+use super::site::{Instance, PREFIX, SOON, Site, ms, one_leads, state, until, view};
 
 /// An instance as a plain script would be: it registers, sends heartbeats, takes and renews the
 /// leader's key, each with the commands that everybody knows. Its clock may be wrong.
@@ -218,5 +218,4 @@ async fn a_foreign_leader_while_ours_is_paused() {
         ours.kill();
         let _all: String = script.redis.send(&cmd("FLUSHALL")).await.expect("an answer");
     }
-    drop(short("unused"));
 }

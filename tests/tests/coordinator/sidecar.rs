@@ -1,7 +1,6 @@
 //! `lockd coordinator` as a process: what it says, what it refuses, and what it leaves behind.
 
 use std::fs::File;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
@@ -246,10 +245,12 @@ tasks:
     http: {url: "http://127.0.0.1:1/hook"}
 "#;
 
-fn sleepers() -> usize {
+/// Processes that sleep for so many seconds.
+fn sleepers(seconds: u32) -> usize {
+    let command = format!("sleep\0{seconds}");
     let processes = std::fs::read_dir("/proc").expect("processes").flatten();
     let lines = processes.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
-    lines.filter(|line| line.starts_with(b"sleep\x001234567")).count()
+    lines.filter(|line| line.starts_with(command.as_bytes())).count()
 }
 
 #[test]
@@ -271,7 +272,7 @@ fn commands_run_on_the_leader_and_nothing_is_left_of_them() {
         let told = outcome(&mut sidecar, task).1.to_string().to_lowercase();
         assert!(told.contains(why), "{task}: {told}");
     }
-    within(SOON, "those that hang are gone", || sleepers() == 0);
+    within(SOON, "those that hang are gone", || sleepers(1_234_567) == 0);
     let ran = std::fs::read_to_string(sidecar.path("ran")).expect("it ran");
     let words: Vec<&str> = ran.lines().next().expect("a line").split(' ').collect();
     assert_eq!((words[0], words[3], words[4]), ("works", "a", "more"), "{ran}");
@@ -286,21 +287,15 @@ tasks:
     command: ["sh", "-c", "sleep 7654321 & trap '' TERM; sleep 7654321; sleep 7654321"]
 "#;
 
-fn stubborn() -> usize {
-    let processes = std::fs::read_dir("/proc").expect("processes").flatten();
-    let lines = processes.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
-    lines.filter(|line| line.starts_with(b"sleep\x007654321")).count()
-}
-
 #[test]
 fn commands_end_with_their_sidecar_however_it_ends() {
     let redis = RedisServer::start_now();
     for signal in [Signal::TERM, Signal::KILL] {
         let mut sidecar = Sidecar::configured(&redis, "a", HANGS, &SHORT);
-        within(SOON, "it runs", || stubborn() == 2);
+        within(SOON, "it runs", || sleepers(7_654_321) == 2);
         sidecar.signal(signal);
         sidecar.ended();
-        within(SOON, "nothing is left", || stubborn() == 0);
+        within(SOON, "nothing is left", || sleepers(7_654_321) == 0);
         let _ok = redis.ask(&["FLUSHALL"]);
     }
 }
@@ -391,7 +386,6 @@ fn the_cluster_is_looked_at_from_a_shell() {
     let lines = std::io::BufRead::lines(std::io::BufReader::new(out));
     assert_eq!(lines.take(3).filter(|line| line.as_ref().is_ok_and(|line| line == "a")).count(), 3);
     within(SOON, "it ends when nobody reads", || watching.try_wait().expect("a state").is_some());
-    let _flushed = std::io::stdout().flush();
 }
 
 #[test]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::lock::LockError;
+use crate::outside::{told, trusting};
 
 /// How etcd is reached.
 #[derive(Clone)]
@@ -26,6 +27,8 @@ impl fmt::Debug for EtcdSettings {
 }
 
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest line of a watch.
+const EVENT_MAX: usize = 1024 * 1024;
 /// How long to wait for a lease that is almost over.
 const LAST_PART: Duration = Duration::from_millis(200);
 
@@ -60,20 +63,11 @@ impl EtcdSettings {
         let endpoints = hosts.split(',').map(|host| format!("{scheme}://{host}")).collect();
         let mut builder = Client::builder().connect_timeout(TIMEOUT);
         if scheme == "http" || authorities.is_some() {
-            builder = builder.tls_backend_preconfigured(tls(authorities.unwrap_or_default()));
+            builder = builder.tls_backend_preconfigured(trusting(authorities.unwrap_or_default()));
         }
         let client = builder.build().map_err(|error| error.to_string())?;
         Ok(Self { endpoints, user, client })
     }
-}
-
-fn tls(pem: &[u8]) -> rustls::ClientConfig {
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject as _;
-
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
-    rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
 }
 
 /// A key and its value.
@@ -195,6 +189,9 @@ impl Gateway {
         let mut heard = Vec::new();
         while let Ok(Some(piece)) = answer.chunk().await {
             heard.extend_from_slice(&piece);
+            if heard.len() > EVENT_MAX {
+                break;
+            }
             while let Some(end) = heard.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = heard.drain(..=end).collect();
                 let event: Value = serde_json::from_slice(&line).unwrap_or_default();
@@ -300,14 +297,4 @@ fn number(written: &Value) -> Option<i64> {
 
 fn garbled(answer: &Value) -> LockError {
     LockError::Unavailable(format!("an answer that is not etcd's: {answer}"))
-}
-
-fn told(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }

@@ -5,8 +5,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
@@ -14,6 +12,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::lock::LockError;
+use crate::outside::{told, trusting};
 
 /// How a database is reached.
 #[derive(Clone)]
@@ -106,7 +105,7 @@ impl Session {
                     Ok((client, speak(connection, told, shaken)))
                 }
                 Some(pem) => {
-                    let tls = MakeRustlsConnect::new(tls(pem));
+                    let tls = MakeRustlsConnect::new(trusting(pem));
                     let (client, connection) = config.connect(tls).await?;
                     Ok((client, speak(connection, told, shaken)))
                 }
@@ -155,12 +154,6 @@ impl Session {
     }
 }
 
-fn tls(pem: &[u8]) -> rustls::ClientConfig {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
-    rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
-}
-
 /// Carries what is said, until the session ends.
 fn speak<S, T>(
     mut connection: Connection<S, T>,
@@ -191,12 +184,7 @@ where
 
 /// What the same request would meet again: no right, no such database, a wrong password.
 pub(super) fn fault(error: &Error) -> LockError {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
+    let text = told(error);
     // By class: connection lost, resources, operator's doing, too many connections pass.
     let refused = error.code().is_some_and(|code| {
         let passes = ["08", "40", "53", "57", "58"];

@@ -74,15 +74,16 @@ pub fn unpin(record: &KeyRecord, ids: &[PinId]) -> Decided<()> {
     Decided { record: Some(next), answer: (), effects: Vec::new() }
 }
 
-/// Declares all pins over without a new token: they were left behind, or are too many.
+/// Declares all pins over without a new token: they were left behind, or are too many. Says which.
 #[must_use]
-pub fn give_up(record: &KeyRecord) -> Decided<()> {
+pub fn give_up(record: &KeyRecord) -> Decided<Vec<PinId>> {
+    let over = record.pins.iter().map(|pin| pin.id).collect();
     if record.pins.iter().all(|pin| pin.over) {
-        return Decided::unchanged(());
+        return Decided::unchanged(over);
     }
     let mut next = record.clone();
     next.pins.iter_mut().for_each(|pin| pin.over = true);
-    Decided { record: Some(next), answer: (), effects: Vec::new() }
+    Decided { record: Some(next), answer: over, effects: Vec::new() }
 }
 
 /// The next token. What was held still under the one before is over.
@@ -146,8 +147,12 @@ mod tests {
             record = pinned(&record, id as u128);
         }
         assert_eq!(pin(&record, Fence(7), PinId(9_999), &[]), Err(Full));
-        let record = give_up(&record).record.unwrap();
+        let given_up = give_up(&record);
+        let record = given_up.record.unwrap();
         assert_eq!((token(&record), over(&record).count()), (Fence(7), PINS_MAX));
-        assert_eq!(give_up(&record).record, None);
+        let again = give_up(&record);
+        assert_eq!((again.record, &again.answer), (None, &given_up.answer));
+        let room = unpin(&record, &given_up.answer).record.unwrap();
+        assert!(pin(&room, Fence(7), PinId(9_999), &[]).is_ok());
     }
 }

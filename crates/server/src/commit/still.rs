@@ -188,16 +188,22 @@ impl Records {
                 Ok(pinned) => return Ok(pinned),
                 Err(CommitError::Store(error)) => return Err(error),
                 Err(CommitError::Contended) => return Err(StoreError::Conflict),
-                Err(CommitError::Refused(Full)) => {
-                    let give_up = |record: &KeyRecord| Ok::<_, Full>(pin::give_up(record));
-                    match self.commit_pins(key, give_up).await {
-                        Err(CommitError::Store(error)) => return Err(error),
-                        Ok(()) | Err(CommitError::Contended | CommitError::Refused(Full)) => {}
-                    }
-                }
+                Err(CommitError::Refused(Full)) => self.make_room(key).await?,
             }
         }
         Err(StoreError::Conflict)
+    }
+
+    /// Ends all pins of a key and takes them away.
+    async fn make_room(self: &Arc<Self>, key: &KeyName) -> Result<(), StoreError> {
+        let give_up = |record: &KeyRecord| Ok::<_, Full>(pin::give_up(record));
+        match self.commit_pins(key, give_up).await {
+            // Answered for: what they name was touched before.
+            Ok(over) => self.unpin(key.clone(), over).await,
+            Err(CommitError::Store(error)) => return Err(error),
+            Err(CommitError::Contended | CommitError::Refused(Full)) => {}
+        }
+        Ok(())
     }
 
     /// Decides about nothing but pins.

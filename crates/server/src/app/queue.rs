@@ -12,6 +12,8 @@ pub(crate) mod tidy;
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use lockd_core::key::KeyName;
 use lockd_core::message::{self, MessageRefused, Place};
 use lockd_core::queue::{MessageId, QueueName};
@@ -23,6 +25,8 @@ use board::Board;
 
 /// Entries of the index that are read at once.
 const LOAD_PAGE: usize = 4_096;
+/// Records that are read at a time where each costs a round trip.
+const READ_AHEAD: usize = 32;
 
 /// What stands against a wish about a message.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -71,7 +75,22 @@ impl App {
     }
 
     async fn load_board(self: &Arc<Self>, board: &Board) -> Result<(), StoreError> {
-        let prefix = stand_prefix(&board.name);
+        let known = if self.records.is_atomic() {
+            self.read_stands(&board.name).await?
+        } else {
+            self.read_messages(&board.name).await?
+        };
+        board.load(known, self.clock().now());
+        Ok(())
+    }
+
+    /// Where the messages of a queue stand by the index, which is what their records say: both are
+    /// written at one moment.
+    async fn read_stands(
+        self: &Arc<Self>,
+        queue: &QueueName,
+    ) -> Result<Vec<(MessageId, Place)>, StoreError> {
+        let prefix = stand_prefix(queue);
         let mut known: Vec<(MessageId, Place)> = Vec::new();
         let mut after: Option<Name> = None;
         loop {
@@ -84,7 +103,7 @@ impl App {
                     tracing::error!(%name, "an entry of a queue cannot be read");
                     continue;
                 };
-                let key = board.name.message_key(id);
+                let key = queue.message_key(id);
                 let place = match place {
                     // Its transaction may be decided, and only this message not know it yet. And
                     // a clock that was set may have made the index wrong about the future.
@@ -101,11 +120,55 @@ impl App {
             }
             match page.last() {
                 Some((last, _)) if page.len() == LOAD_PAGE => after = Some(Arc::clone(last)),
-                Some(_) | None => break,
+                Some(_) | None => return Ok(known),
             }
         }
-        board.load(known, self.clock().now());
-        Ok(())
+    }
+
+    /// Where the messages of a queue stand by their own records. Where one write follows the other,
+    /// the index only says which there are: an entry that arrives late, or whose record was changed
+    /// by somebody else first, says something that never was or no longer is.
+    async fn read_messages(
+        self: &Arc<Self>,
+        queue: &QueueName,
+    ) -> Result<Vec<(MessageId, Place)>, StoreError> {
+        let prefix = stand_prefix(queue);
+        let mut known: Vec<(MessageId, Place)> = Vec::new();
+        let mut after: Option<Name> = None;
+        loop {
+            let page =
+                self.records.store().scan_names(&prefix, after.as_deref(), LOAD_PAGE).await?;
+            let places = page.iter().filter_map(|name| {
+                let id = name.strip_prefix(&prefix).and_then(|id| MessageId::parse(id).ok());
+                if id.is_none() {
+                    tracing::error!(%name, "an entry of a queue cannot be read");
+                }
+                id.map(|id| self.placed(id, queue.message_key(id)))
+            });
+            let places: Vec<_> = places.collect();
+            let places: Vec<(MessageId, Place)> =
+                stream::iter(places).buffered(READ_AHEAD).try_collect().await?;
+            known.extend(places);
+            match page.last() {
+                Some(last) if page.len() == LOAD_PAGE => after = Some(Arc::clone(last)),
+                Some(_) | None => return Ok(known),
+            }
+        }
+    }
+
+    fn placed(
+        self: &Arc<Self>,
+        id: MessageId,
+        key: KeyName,
+    ) -> BoxFuture<'static, Result<(MessageId, Place), StoreError>> {
+        let app = Arc::clone(self);
+        Box::pin(async move {
+            match app.looked_up(&key).await {
+                // Told in the log. It must not stand in the way of the others.
+                Err(StoreError::Damaged(_)) => Ok((id, Place::Gone)),
+                place => Ok((id, place?)),
+            }
+        })
     }
 
     /// Reads again what the store knows about a queue in use.

@@ -37,7 +37,7 @@ struct Walk<'a> {
     staged: Staged<'a>,
     /// Commits without an answer: each may yet happen, or have happened.
     open: Vec<&'a Op>,
-    /// Something that forgets staged data has no answer.
+    /// Something that stages or forgets staged data has no answer: it may come at any later time.
     unsure: bool,
 }
 
@@ -95,7 +95,10 @@ impl<'a> Walk<'a> {
             }
             Some(Answer::Removed { version: None }) => self.removed_nothing(op, write.then),
             Some(_) | None if op.is_open() => match write.then {
-                Then::Stage => self.staged = Staged::Maybe,
+                Then::Stage => {
+                    self.staged = Staged::Maybe;
+                    self.unsure = true;
+                }
                 Then::Commit | Then::Release => {
                     self.chain.high += 1;
                     self.open.push(op);

@@ -59,6 +59,8 @@ struct Inner {
     queued: BTreeSet<(Tick, MessageId)>,
     dead: BTreeSet<(UnixMillis, MessageId)>,
     in_flight: usize,
+    /// Handed out, and not decided upon yet.
+    taken: usize,
     /// Who waits, in order of arrival.
     line: BTreeMap<u64, Arc<Chair>>,
     arrivals: u64,
@@ -304,7 +306,8 @@ impl Board {
         Counts {
             ready: inner.queued.len() - delayed,
             delayed,
-            in_flight: inner.in_flight,
+            // No message is nowhere, not even while it is on its way to its consumer.
+            in_flight: inner.in_flight + inner.taken,
             dead: inner.dead.len(),
             waiting: inner.line.len(),
             subscribers: self.subscribers.load(Ordering::Relaxed),
@@ -409,7 +412,8 @@ impl Inner {
             Some(Stand::Dead(since)) => {
                 self.dead.remove(&(since, id));
             }
-            Some(Stand::Taken(_)) | None => {}
+            Some(Stand::Taken(_)) => self.taken -= 1,
+            None => {}
         }
         match stand {
             Some(Stand::Queued(tick)) => {
@@ -423,7 +427,8 @@ impl Inner {
             Some(Stand::Dead(since)) => {
                 self.dead.insert((since, id));
             }
-            Some(Stand::Taken(_)) | None => {}
+            Some(Stand::Taken(_)) => self.taken += 1,
+            None => {}
         }
     }
 

@@ -128,6 +128,11 @@ fn messages_are_counted_where_they_stand() {
     boards.follow(&name(), MessageId(4), Place::Dead(UnixMillis(1)), at(1));
     let counts = Counts { ready: 1, delayed: 1, in_flight: 1, dead: 1, ..Counts::default() };
     assert_eq!(board.counts(at(10)), counts);
+    let taken = board.take(1, at(10));
+    let on_its_way = Counts { ready: 0, in_flight: 2, ..counts };
+    assert_eq!(board.counts(at(10)), on_its_way);
+    drop(taken);
+    assert_eq!(board.counts(at(10)), counts);
     for id in 1..=4 {
         boards.follow(&name(), MessageId(id), Place::Gone, at(1));
     }

@@ -15,6 +15,18 @@ pub enum Cloud {
     Azurite,
 }
 
+impl Cloud {
+    /// How many of these workers it bears. Real servers are slow programs: with more, requests
+    /// wait in line until leases and timeouts are over, and nothing is done any more.
+    #[must_use]
+    pub fn bears(self, workers: usize) -> usize {
+        match self {
+            Self::Double => workers,
+            Self::Moto | Self::Azurite => workers.div_ceil(4),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Service {
     Double(S3Double),

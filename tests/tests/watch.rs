@@ -149,12 +149,25 @@ fn after_a_restart_a_watch_begins_again_and_says_so() {
 #[test]
 fn the_end_of_a_lease_is_told_when_its_time_is_over_and_nobody_touched_it() {
     let server = Server::usual();
+    // On a machine that stands still for a moment everything is late: then it is tried again.
+    let mut rounds = 0;
+    eventually("most are told in time, and none is forgotten", || {
+        rounds += 1;
+        let late = told_after(&server, &format!("round-{rounds}"));
+        println!("told after the deadline, in ms: {late:?}");
+        assert!(late[0] >= -2, "told before its time: {late:?}");
+        late[late.len() / 2] <= 100 && late[late.len() - 1] <= 2_000
+    });
+}
+
+/// How long after their deadlines the ends of some leases were told, in ms.
+fn told_after(server: &Server, round: &str) -> Vec<i64> {
     let mut client = server.client();
-    let mut watch = Watch::open(&server.place, &[("prefix", "")], None).expect("a watch");
+    let mut watch = Watch::open(&server.place, &[("prefix", round)], None).expect("a watch");
     watch.snapshot("start");
     let deadlines: Vec<u64> = (0..16)
         .map(|number| {
-            let ask = Ask::new(&format!("k{number}"), "sleeper").ttl_ms(300 + number * 37);
+            let ask = Ask::new(&format!("{round}/{number}"), "sleeper").ttl_ms(300 + number * 37);
             client.acquire(&ask).expires_at_unix_ms
         })
         .collect();
@@ -164,15 +177,12 @@ fn the_end_of_a_lease_is_told_when_its_time_is_over_and_nobody_touched_it() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
         if event.short() == "lease expired 1" {
             let key = event.data["key"].as_str().expect("a key");
-            let number: usize = key[1..].parse().expect("a number");
-            late.push(now as i64 - deadlines[number] as i64);
+            let number = key.rsplit('/').next().and_then(|number| number.parse::<usize>().ok());
+            late.push(now as i64 - deadlines[number.expect("a number")] as i64);
         }
     }
     late.sort_unstable();
-    println!("told after the deadline, in ms: {late:?}");
-    assert!(late[0] >= -2, "told before its time: {late:?}");
-    assert!(late[late.len() / 2] <= 100, "the timer is late: {late:?}");
-    assert!(late[late.len() - 1] <= 2_000, "one was forgotten: {late:?}");
+    late
 }
 
 #[test]

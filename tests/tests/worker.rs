@@ -22,6 +22,9 @@ fn run(work: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(secs(60), work).await.expect("in time") });
 }
 
+/// A machine that stands still for longer than this takes messages away from their workers.
+const VISIBILITY: Duration = Duration::from_secs(4);
+
 #[derive(Debug)]
 struct Oops;
 
@@ -60,8 +63,8 @@ fn a_function_is_called_for_every_message_until_it_succeeds() {
                     5 if calls == 1 => panic!("a worker that dies"),
                     // Never succeeds.
                     6 => return Err(Oops),
-                    // Takes three times as long as it has.
-                    7 => tokio::time::sleep(Duration::from_millis(900)).await,
+                    // Takes twice as long as it has.
+                    7 => tokio::time::sleep(2 * VISIBILITY).await,
                     _ => {}
                 }
                 if done.fetch_add(1, Ordering::Relaxed) + 1 == 39 {
@@ -71,7 +74,7 @@ fn a_function_is_called_for_every_message_until_it_succeeds() {
             }
         };
         let subscribe = queue.subscribe(handler).concurrency(8).retry_delay(Duration::ZERO);
-        let subscribe = subscribe.visibility(Duration::from_millis(300));
+        let subscribe = subscribe.visibility(VISIBILITY);
         let dead = async {
             loop {
                 let stats = queue.stats().await.expect("stats");

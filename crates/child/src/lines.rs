@@ -1,4 +1,4 @@
-//! Output, line by line.
+//! Output, line by line, or piece by piece as it comes.
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
@@ -27,6 +27,24 @@ where
             lines.add(piece.get(..read).unwrap_or_default(), &|line| on_line(stream, line));
         }
         lines.end(&|line| on_line(stream, line));
+    })
+}
+
+/// As [`read`], with nothing changed.
+pub(crate) fn read_pieces<R>(
+    from: R,
+    on_piece: impl FnMut(&[u8]) + Send + 'static,
+) -> JoinHandle<()>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+{
+    #[expect(clippy::disallowed_methods, reason = "ends with the program")]
+    tokio::spawn(async move {
+        let (mut from, mut on_piece) = (from, on_piece);
+        let mut piece = vec![0; LINE_MAX];
+        while let Ok(read @ 1..) = from.read(&mut piece).await {
+            on_piece(piece.get(..read).unwrap_or_default());
+        }
     })
 }
 

@@ -7,6 +7,7 @@ use lockd_cli::cmd::client::ClientArgs;
 use lockd_cli::cmd::cluster::ClusterArgs;
 use lockd_cli::cmd::completions::CompletionsArgs;
 use lockd_cli::cmd::explain::ExplainArgs;
+use lockd_cli::cmd::ha::HaArgs;
 use lockd_cli::cmd::man::ManArgs;
 use lockd_cli::cmd::txn::TxnArgs;
 use lockd_server::config::{SETTINGS, Setting};
@@ -33,6 +34,10 @@ pub(crate) enum Command {
     Txn(Box<TxnArgs>),
     Coordinator(Box<cmd::coordinator::CoordinatorArgs>),
     Cluster(Box<ClusterArgs>),
+    NodeController(Box<cmd::node_controller::NodeControllerArgs>),
+    Controller(Box<cmd::controller::ControllerArgs>),
+    Agent(Box<cmd::agent::AgentArgs>),
+    Ha(Box<HaArgs>),
     /// A command that dies with whoever started it
     #[command(hide = true)]
     Guard(cmd::guard::GuardArgs),

@@ -1,19 +1,26 @@
 //! One command per file. Each returns an exit code; errors are told on standard error. The
 //! commands that need no server in this process are in the library.
 
+pub(crate) mod agent;
 pub(crate) mod config;
+pub(crate) mod controller;
 pub(crate) mod coordinator;
 pub(crate) mod demo;
 pub(crate) mod guard;
+pub(crate) mod node_controller;
 pub(crate) mod server;
 pub(crate) mod store;
 pub(crate) mod verify;
+
+mod daemon;
+mod reach;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
-use lockd_cli::cmd::{auth, client, cluster, completions, explain, man, txn};
+use lockd_cli::cmd::{auth, client, cluster, completions, explain, ha, man, txn};
+use lockd_client::chain;
 
 use crate::args::{self, Cli, Command};
 
@@ -25,6 +32,10 @@ pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
         Some(Command::Txn(args)) => Box::pin(txn::run(*args)).await,
         Some(Command::Coordinator(args)) => Box::pin(coordinator::run(*args)).await,
         Some(Command::Cluster(args)) => Box::pin(cluster::run(*args)).await,
+        Some(Command::NodeController(args)) => Box::pin(node_controller::run(*args)).await,
+        Some(Command::Controller(args)) => Box::pin(controller::run(*args)).await,
+        Some(Command::Agent(args)) => Box::pin(agent::run(*args)).await,
+        Some(Command::Ha(args)) => Box::pin(ha::run(*args)).await,
         Some(Command::Guard(args)) => guard::run(args).await,
         Some(Command::Demo) => demo::run().await,
         Some(Command::DemoWorker(args)) => demo::work(args).await,
@@ -46,8 +57,19 @@ pub(crate) fn say(line: &str) {
     let _written = writeln!(std::io::stdout(), "{line}").is_ok();
 }
 
+/// An error with its causes, each said once.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    chain(&**error)
+}
+
 /// An error on standard error, and the exit code that goes with it.
 pub(crate) fn failed(error: &str) -> ExitCode {
     let _written = writeln!(std::io::stderr(), "lockd: {error}").is_ok();
     ExitCode::FAILURE
+}
+
+/// As [`failed`], for what was asked for and cannot be.
+pub(crate) fn wrong(error: &str) -> ExitCode {
+    failed(error);
+    ExitCode::from(2)
 }

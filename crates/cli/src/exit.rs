@@ -5,7 +5,7 @@ use std::fmt;
 
 use lockd_client::{
     AcquireKind, AdminKind, DequeueKind, EnqueueKind, Error, KeepaliveKind, Kind, Lost, ReadKind,
-    ReleaseKind, SettleKind, UpdateKind,
+    ReleaseKind, SettleKind, UpdateKind, chain,
 };
 
 /// What the help text and the manual say about exit codes.
@@ -14,7 +14,8 @@ Exit codes:
   0    done
   1    failed for another reason than those below
   2    the command line is wrong
-  3    auth verify, store check, cluster status: it was checked, and something is wrong
+  3    auth verify, store check, cluster status, ha status: it was checked, and something is
+       wrong
   69   no server could be reached, or it cannot serve right now; trying again may help
   70   it is not known whether the change happened: read before doing it again
   73   the key exists already (--if-not-exists)
@@ -128,21 +129,6 @@ macro_rules! plain_failures {
 }
 
 plain_failures! { lockd_pki::BundleError, lockd_pki::FileError, lockd_pki::IssueError }
-
-/// An error with all its causes in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let said = next.to_string();
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = next.source();
-    }
-    text
-}
 
 const UNREACHABLE: &str = "is the server running? name it with --server or LOCKD_CLIENT_SERVER";
 const LOST: &str = "acquire the key again and read its state before going on";
@@ -275,23 +261,5 @@ mod tests {
     #[test]
     fn busy_and_lost_keep_their_numbers() {
         assert_eq!((Exit::Busy.code(), Exit::Lost.code()), (75, 76));
-    }
-
-    #[test]
-    fn causes_are_said_once() {
-        #[derive(Debug)]
-        struct Outer(std::io::Error);
-        impl fmt::Display for Outer {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("no answer")
-            }
-        }
-        impl std::error::Error for Outer {
-            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-                Some(&self.0)
-            }
-        }
-        assert_eq!(chain(&Outer(std::io::Error::other("refused"))), "no answer: refused");
-        assert_eq!(chain(&Outer(std::io::Error::other("no answer"))), "no answer");
     }
 }

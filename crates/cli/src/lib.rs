@@ -10,9 +10,12 @@ pub mod cmd {
     pub mod cluster;
     pub mod completions;
     pub mod explain;
+    pub mod ha;
     pub mod lockc;
     pub mod man;
     pub mod txn;
+
+    mod look;
 }
 
 pub mod bundle;
@@ -21,4 +24,5 @@ pub mod folder;
 pub mod log;
 pub mod ui;
 
+mod ask;
 mod context;

@@ -9,9 +9,10 @@ use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use lockd_client::chain;
 use serde::Serialize;
 
-use crate::exit::{Done, Problem, chain};
+use crate::exit::{Done, Problem};
 pub use progress::Progress;
 pub use table::table;
 

@@ -53,7 +53,7 @@ impl Clock {
     #[must_use]
     pub fn unix_ms(&self) -> u64 {
         let since_epoch = match self {
-            Self::Boot => read(rustix::time::ClockId::Realtime),
+            Self::Boot => wall(),
             Self::Runtime(start) => start.elapsed(),
         };
         u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
@@ -69,6 +69,13 @@ impl Clock {
             tokio::time::sleep(left.min(SLICE)).await;
         }
     }
+}
+
+/// Asked of the system's library, so that a test can put another clock in between.
+#[expect(clippy::disallowed_methods, reason = "this is where the time comes from")]
+fn wall() -> Duration {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or_default()
 }
 
 fn read(clock: rustix::time::ClockId) -> Duration {

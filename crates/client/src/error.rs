@@ -276,5 +276,21 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// An error with all its causes in one line, each said once.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = next.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests;

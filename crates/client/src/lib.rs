@@ -63,7 +63,7 @@ pub use cycle::{CycleError, UpdateCycle};
 pub use endpoint::{Endpoint, EndpointError, PORT};
 pub use error::{
     AcquireKind, AdminKind, DequeueKind, EnqueueKind, Error, KeepaliveKind, Kind, ReadKind,
-    ReleaseKind, SettleKind, UpdateKind,
+    ReleaseKind, SettleKind, UpdateKind, chain,
 };
 pub use lease::{Lease, Lost, LostReason};
 pub use listing::{KeyPages, LeasePages, NamespacePages, TxnPages};

@@ -160,7 +160,7 @@ async fn a_silent_server_is_asked_anew() {
     let client = client(&fake).await;
     fake.then(WATCH, events(&[state(1, "k", 1)], true));
     fake.then(WATCH, events(&[state(2, "k", 2)], true));
-    let mut watch = client.watch("k").silence(std::time::Duration::from_millis(50));
+    let mut watch = client.watch("k").silence(std::time::Duration::from_millis(500));
     assert_eq!(version(&mut watch).await, 1);
     assert_eq!(version(&mut watch).await, 2);
     fake.asked(WATCH).await;

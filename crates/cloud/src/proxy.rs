@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use crate::op::{Counts, Op, Tally};
 use crate::serve::{Hangup, Service};
 use crate::xml;
-use forward::{Forward, Stream};
+pub(crate) use forward::Forward;
+use forward::Stream;
 use plan::Fate;
 
 pub use plan::{Fault, Plan};

@@ -20,7 +20,7 @@ async fn behind_proxy() -> (S3Double, Proxy, Client) {
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -77,7 +77,7 @@ async fn conflicts_strike_only_conditional_writes() {
 async fn a_late_request_arrives_when_nobody_waits_for_it() {
     let (double, proxy, client) = behind_proxy().await;
     let first = create(&client, "k", "first").await.unwrap();
-    proxy.arm(Fault::Late(Duration::from_millis(300)), Method::PUT, "k");
+    proxy.arm(Fault::Late(Duration::from_secs(3)), Method::PUT, "k");
     update(&client, "k", "late", &first).await.expect_err("no answer");
     assert_eq!((get(&client, "k").await.unwrap().as_str(), proxy.late()), ("first", 1));
     eventually("it arrives", || proxy.late() == 0).await;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockd_child::{Child, Program, Stream};
+use lockd_client::chain;
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer};
 
@@ -165,8 +166,7 @@ async fn run(program: Arc<Program>, id: Arc<str>, task: TaskContext) -> Result<(
             *kept.lock() = line.chars().take(ERROR_MAX).collect();
         }
     };
-    let mut child = Child::start(&program, on_line)
-        .map_err(|error| format!("{:?} could not be started: {error}", program.command))?;
+    let mut child = Child::start(&program, on_line).map_err(|error| unstarted(&program, &error))?;
     let ended = tokio::select! {
         ended = child.wait() => ended,
         () = task.cancelled.cancelled() => {
@@ -180,8 +180,12 @@ async fn run(program: Arc<Program>, id: Arc<str>, task: TaskContext) -> Result<(
             let said = last_error.lock().clone();
             Err(if said.is_empty() { status.to_string() } else { format!("{status}: {said}") })
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(unstarted(&program, &error)),
     }
+}
+
+fn unstarted(program: &Program, error: &std::io::Error) -> String {
+    format!("{:?} could not be started: {error}", program.command)
 }
 
 /// An HTTP call, ready to be made.
@@ -214,7 +218,7 @@ impl Call {
         let client = http_client(&spec.url)
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| told(&error))?;
+            .map_err(|error| chain(&error))?;
         Ok(Self {
             client,
             method: method.parse().map_err(|_| format!("{method:?} is no method"))?,
@@ -236,7 +240,7 @@ impl Call {
             .header("x-lockd-manual", task.manual.to_string())
             .body(self.body.clone());
         let answer = tokio::select! {
-            answer = request.send() => answer.map_err(|error| told(&error))?,
+            answer = request.send() => answer.map_err(|error| chain(&error))?,
             () = task.cancelled.cancelled() => return Err("no longer the leader".into()),
         };
         let status = answer.status();
@@ -253,17 +257,6 @@ pub fn http_client(url: &str) -> reqwest::ClientBuilder {
     let nobody = rustls::RootCertStore::empty();
     let config = rustls::ClientConfig::builder().with_root_certificates(nobody);
     builder.tls_backend_preconfigured(config.with_no_client_auth())
-}
-
-/// With the reasons behind it.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -51,7 +51,8 @@ pub enum Event {
     AgentEnded,
     /// The controller writes under this epoch, and the store refuses lower ones.
     Opened(u64),
-    /// The store knows this epoch, which is not lower than the one that was tried.
+    /// The store knows this epoch, which is not lower than the one that was tried: the controller
+    /// writes no more, or never did.
     Behind(u64),
     /// The controller writes no more: it said so, or it was killed.
     Closed,
@@ -127,9 +128,15 @@ impl Node {
                 }
             }
             Event::Behind(seen) => {
-                if matches!(self.controller, Controller::Opening(epoch) if epoch <= seen) {
+                let fenced = matches!(self.controller,
+                    Controller::Opening(epoch) | Controller::Open(epoch) if epoch <= seen);
+                if fenced {
                     self.controller = Controller::Closed;
+                }
+                // One that is about to hand over does that, now that there is nothing to finish.
+                if fenced && !self.resigns {
                     self.lock = None;
+                    self.publish(Role::Standby, &mut actions);
                     actions.push(Action::Raise(seen));
                 }
             }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use lockd_client::clock::{Clock, Moment};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,9 +28,16 @@ pub struct Pace {
 
 /// After the holder's time is over, so that it is over there too.
 const AFTER_END: Duration = Duration::from_millis(20);
+/// The longest rest between two looks at a lock that seems to be free and is not.
+const REST_MAX: Duration = Duration::from_millis(160);
 /// Pauses after a lock that could not be asked: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A request is given at least this long, however short the time to live is. Offices end by their
+/// own count, not by an answer.
+const PATIENCE_MIN: Duration = Duration::from_millis(1_200);
+/// How long whoever stops still waits for an answer, in order to give back what it may have got.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What is known about who leads.
 #[derive(Clone, Debug)]
@@ -131,7 +137,7 @@ pub struct Campaign {
     leadership: watch::Receiver<Leadership>,
     stands: watch::Sender<bool>,
     stop: CancellationToken,
-    runs: Mutex<Option<JoinHandle<()>>>,
+    runs: TaskTracker,
 }
 
 impl Campaign {
@@ -148,9 +154,10 @@ impl Campaign {
         let stop = CancellationToken::new();
         let (stands, standing) = watch::channel(true);
         let runner = Runner { lock, pace, clock, told, standing, stop: stop.clone() };
-        #[expect(clippy::disallowed_methods, reason = "awaited by stop, and ended by the token")]
-        let runs = tokio::spawn(runner.run());
-        Self { leadership, stands, stop, runs: Mutex::new(Some(runs)) }
+        let runs = TaskTracker::new();
+        runs.spawn(runner.run());
+        runs.close();
+        Self { leadership, stands, stop, runs }
     }
 
     /// Who leads, now and from now on.
@@ -173,10 +180,7 @@ impl Campaign {
     /// Gives up the office, if held, and runs no more.
     pub async fn stop(&self) {
         self.stop.cancel();
-        let runs = self.runs.lock().take();
-        if let Some(runs) = runs {
-            let _ended = runs.await;
-        }
+        self.runs.wait().await;
     }
 }
 
@@ -198,40 +202,96 @@ struct Runner {
 impl Runner {
     async fn run(self) {
         let mut pause = PAUSE_MIN;
+        let mut rest = Duration::ZERO;
         let mut lost = None;
+        // Whether the lock may have granted something that was not heard of.
+        let mut unsure = false;
         while !self.stop.is_cancelled() {
             let sent = self.clock.now();
             let stands = *self.standing.borrow();
-            let asked = tokio::time::timeout(self.patience(), self.ask(stands));
-            match asked.await.unwrap_or_else(|_| Err(silent())) {
+            if unsure && !stands {
+                unsure = false;
+                self.settle().await;
+            }
+            match self.answer(stands).await {
                 Ok(Attempt::Granted(grant)) => {
-                    pause = PAUSE_MIN;
+                    (pause, rest, unsure) = (PAUSE_MIN, Duration::ZERO, false);
+                    if self.gives_up() {
+                        self.release(grant.epoch).await;
+                        continue;
+                    }
                     lost = Some(self.lead(&grant, sent).await);
                     self.tell(None, lost.clone());
                 }
                 Ok(Attempt::Held(holder)) => {
-                    pause = PAUSE_MIN;
+                    (pause, unsure) = (PAUSE_MIN, false);
                     let ends = holder.remaining.map(|left| left.saturating_add(AFTER_END));
                     self.tell(Some(holder).filter(|holder| !holder.id.is_empty()), lost.clone());
                     let ends = ends.filter(|_| stands).unwrap_or(self.pace.look_every);
-                    tokio::select! {
-                        () = self.stop.cancelled() => return,
-                        () = self.stands_otherwise_than(stands) => {}
-                        () = self.lock.vacated(), if stands => {}
-                        () = tokio::time::sleep(ends.min(self.pace.look_every)) => {}
-                    }
+                    rest = self.wait(stands, ends.min(self.pace.look_every), rest).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the lock cannot be asked");
+                    unsure |= stands;
                     self.tell(None, lost.clone());
                     tokio::select! {
-                        () = self.stop.cancelled() => return,
+                        () = self.stop.cancelled() => {}
+                        () = self.stands_otherwise_than(stands) => {}
                         () = tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
                     }
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    pause = (pause * 2).min(PAUSE_MAX).min(self.patience());
                 }
             }
         }
+        if unsure {
+            self.settle().await;
+        }
+    }
+
+    /// Until it is worth asking again: when the holder's time `ends`, or somebody let go. Whoever
+    /// comes for nothing rests longer and longer before the next time; tells how long.
+    async fn wait(&self, stands: bool, ends: Duration, rest: Duration) -> Duration {
+        let start = self.clock.now();
+        let vacated = async {
+            tokio::time::sleep(rest).await;
+            self.lock.vacated().await;
+        };
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = self.stands_otherwise_than(stands) => {}
+            () = vacated, if stands => {}
+            () = tokio::time::sleep(ends.max(rest)) => {}
+        }
+        if self.clock.now().since(start) > REST_MAX {
+            return Duration::ZERO;
+        }
+        (rest * 2).clamp(AFTER_END, REST_MAX)
+    }
+
+    /// The answer to one request, in time. Whoever stops meanwhile does not wait as long for it.
+    async fn answer(&self, stands: bool) -> Result<Attempt, LockError> {
+        let asked = tokio::time::timeout(self.patience(), self.ask(stands));
+        let last_word = async {
+            self.stop.cancelled().await;
+            tokio::time::sleep(LAST_WORD).await;
+        };
+        tokio::select! {
+            biased;
+            answer = asked => answer.unwrap_or_else(|_| Err(silent())),
+            () = last_word => Err(silent()),
+        }
+    }
+
+    /// What may have been granted without being heard of is asked for again, and given back.
+    async fn settle(&self) {
+        let asked = tokio::time::timeout(LAST_WORD, self.lock.try_acquire()).await;
+        if let Ok(Ok(Attempt::Granted(grant))) = asked {
+            self.release(grant.epoch).await;
+        }
+    }
+
+    fn gives_up(&self) -> bool {
+        self.stop.is_cancelled() || !*self.standing.borrow()
     }
 
     /// One that does not stand only looks.
@@ -255,7 +315,12 @@ impl Runner {
 
     /// No request may take so long that the next one comes too late.
     fn patience(&self) -> Duration {
-        self.lock.ttl() / 3
+        (self.lock.ttl() / 3).max(PATIENCE_MIN)
+    }
+
+    /// When a renewal that failed is tried again.
+    fn again(&self) -> Duration {
+        (self.lock.ttl() / 10).min(PAUSE_MAX)
     }
 
     async fn lead(&self, grant: &Grant, sent: Moment) -> Loss {
@@ -325,7 +390,7 @@ impl Runner {
                 Err(error) => {
                     tracing::warn!(%error, epoch = %office.epoch, "not renewed");
                     why = error.to_string();
-                    due = self.clock.now().plus((self.lock.ttl() / 10).min(PAUSE_MAX));
+                    due = self.clock.now().plus(self.again());
                 }
             }
         }
@@ -336,13 +401,21 @@ impl Runner {
     async fn keep_while_working(&self, office: &Office) {
         let renewing = async {
             loop {
-                tokio::time::sleep(self.pace.renew_every).await;
+                // At once: a renewal that was under way when the office was given up is lost.
                 let asked = self.clock.now();
-                match self.lock.renew(office.epoch).await {
-                    Ok(Renewal::Kept) => *office.until.lock() = asked.plus(self.lock.ttl()),
+                let renewal = tokio::time::timeout(self.patience(), self.lock.renew(office.epoch));
+                let next = match renewal.await.unwrap_or_else(|_| Err(silent())) {
+                    Ok(Renewal::Kept) => {
+                        *office.until.lock() = asked.plus(self.lock.ttl());
+                        self.pace.renew_every
+                    }
                     Ok(Renewal::Lost(_)) => return,
-                    Err(error) => tracing::warn!(%error, epoch = %office.epoch, "not renewed"),
-                }
+                    Err(error) => {
+                        tracing::warn!(%error, epoch = %office.epoch, "not renewed");
+                        self.again()
+                    }
+                };
+                tokio::time::sleep(next).await;
             }
         };
         let running_out = async {
@@ -355,6 +428,7 @@ impl Runner {
             }
         };
         tokio::select! {
+            biased;
             () = office.work.wait() => {}
             () = renewing => {}
             () = running_out => {}
@@ -368,3 +442,6 @@ impl Runner {
 fn silent() -> LockError {
     LockError::Unavailable("no answer in time".into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,8 @@ pub trait Election: Sync {
 const LONG: Duration = Duration::from_secs(60);
 /// Short enough to wait for.
 const SHORT: Duration = Duration::from_millis(600);
+/// A time to live that any lock can count exactly.
+const FAIR: Duration = Duration::from_secs(2);
 
 /// Runs all of it, each over an election of its own.
 pub async fn run_all<E: Election>(new: impl AsyncFn() -> E) {
@@ -33,6 +35,11 @@ pub async fn run_all<E: Election>(new: impl AsyncFn() -> E) {
     it_runs_out_and_not_before(&new().await).await;
     epochs_grow_even_if_the_lock_forgets(&new().await).await;
     many_at_once_are_granted_one_by_one(&new().await).await;
+    a_repeated_grant_lasts_its_whole_time(&new().await).await;
+    a_release_that_is_given_up_ends_no_later_grant(&new().await).await;
+    attempts_that_are_given_up_hold_up_nobody(&new().await).await;
+    what_is_let_go_of_before_the_wait_is_not_missed(&new().await).await;
+    whoever_goes_without_a_word_is_followed_in_time(&new().await).await;
     a_campaign_passes_the_office_on(&new().await).await;
 }
 
@@ -110,8 +117,10 @@ async fn it_runs_out_and_not_before(election: &impl Election) {
         assert!(start.elapsed() < SHORT * 20, "it never runs out");
     }
     assert!(start.elapsed() >= SHORT, "it ran out after {:?}", start.elapsed());
-    let by = Loss::TakenBy("b".into());
-    assert_eq!(a.renew(first.epoch).await.expect("an answer"), Renewal::Lost(by));
+    // One that goes with its connection does not ask by whom.
+    let lost = a.renew(first.epoch).await.expect("an answer");
+    let ways = [Loss::TakenBy("b".into()), Loss::Vanished].map(Renewal::Lost);
+    assert!(ways.contains(&lost), "{lost:?}");
 }
 
 async fn epochs_grow_even_if_the_lock_forgets(election: &impl Election) {
@@ -152,6 +161,102 @@ async fn many_at_once_are_granted_one_by_one(election: &impl Election) {
         latest = grant.epoch;
         winner.release(latest).await.expect("released");
     }
+}
+
+/// What a campaign takes for granted: it counts from before it asked, whatever came before.
+async fn a_repeated_grant_lasts_its_whole_time(election: &impl Election) {
+    let (a, b) = (election.lock(candidate("a"), FAIR), election.lock(candidate("b"), FAIR));
+    let first = granted(&*a).await;
+    is_held(&*b, "a").await;
+    tokio::time::sleep(FAIR / 2).await;
+    let start = tokio::time::Instant::now();
+    let again = granted(&*a).await;
+    assert_eq!(again.epoch, first.epoch);
+    loop {
+        let tried = b.try_acquire().await.expect("an answer");
+        if start.elapsed() >= FAIR {
+            break;
+        }
+        assert!(matches!(tried, Attempt::Held(_)), "{tried:?} after {:?}", start.elapsed());
+        tokio::time::sleep(FAIR / 20).await;
+    }
+}
+
+/// Gives up after that long, which may be in the middle of it.
+async fn cut_short<T>(asked: impl Future<Output = T>, after: Duration) -> Option<T> {
+    tokio::time::timeout(after, asked).await.ok()
+}
+
+async fn a_release_that_is_given_up_ends_no_later_grant(election: &impl Election) {
+    let (a, b) = (election.lock(candidate("a"), FAIR), election.lock(candidate("b"), FAIR));
+    for round in 0..8 {
+        let grant = eventually_granted(&*a, FAIR * 3).await;
+        cut_short(a.release(grant.epoch), Duration::from_micros(300 * round)).await;
+        let grant = eventually_granted(&*a, FAIR * 3).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        is_held(&*b, "a").await;
+        assert_eq!(a.renew(grant.epoch).await.expect("an answer"), Renewal::Kept);
+    }
+}
+
+async fn eventually_granted(lock: &dyn LeaderLock, longest: Duration) -> Grant {
+    let start = tokio::time::Instant::now();
+    loop {
+        match lock.try_acquire().await {
+            Ok(Attempt::Granted(grant)) => return grant,
+            Ok(Attempt::Held(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(error) => panic!("{lock:?}: {error}"),
+        }
+        assert!(start.elapsed() < longest, "{lock:?} is not granted the lock");
+    }
+}
+
+async fn attempts_that_are_given_up_hold_up_nobody(election: &impl Election) {
+    let (a, b) = (election.lock(candidate("a"), FAIR), election.lock(candidate("b"), FAIR));
+    for round in 0..20 {
+        cut_short(a.try_acquire(), Duration::from_micros(200 * round)).await;
+    }
+    let grant = eventually_granted(&*a, FAIR * 2).await;
+    assert_eq!(a.renew(grant.epoch).await.expect("an answer"), Renewal::Kept);
+    a.release(grant.epoch).await.expect("released");
+    for round in 0..20 {
+        cut_short(a.try_acquire(), Duration::from_micros(200 * round)).await;
+    }
+    // It keeps what it got, and does not know.
+    eventually_granted(&*b, FAIR * 3).await;
+}
+
+async fn what_is_let_go_of_before_the_wait_is_not_missed(election: &impl Election) {
+    let (a, b) = (election.lock(candidate("a"), LONG), election.lock(candidate("b"), LONG));
+    let grant = granted(&*a).await;
+    is_held(&*b, "a").await;
+    a.release(grant.epoch).await.expect("released");
+    let heard = cut_short(b.vacated(), Duration::from_secs(2)).await;
+    assert!(heard.is_some(), "{b:?} has missed it");
+    granted(&*b).await;
+}
+
+async fn whoever_goes_without_a_word_is_followed_in_time(election: &impl Election) {
+    let pace = Pace {
+        renew_every: FAIR / 5,
+        look_every: Duration::from_secs(30),
+        grace: FAIR,
+        notice: FAIR / 10,
+    };
+    let a = election.lock(candidate("a"), FAIR);
+    let first = granted(&*a).await;
+    let next = Campaign::start(election.lock(candidate("b"), FAIR), pace);
+    let mut follows = next.leadership();
+    for _ in 0..3 {
+        tokio::time::sleep(FAIR / 5).await;
+        assert_eq!(a.renew(first.epoch).await.expect("an answer"), Renewal::Kept);
+    }
+    let silent = tokio::time::Instant::now();
+    drop(a);
+    follows.wait_for(|now| now.office().is_some()).await.expect("it leads");
+    let took = silent.elapsed();
+    assert!(took < FAIR + Duration::from_secs(1), "it took {took:?}");
+    next.stop().await;
 }
 
 async fn a_campaign_passes_the_office_on(election: &impl Election) {

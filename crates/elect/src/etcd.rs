@@ -5,25 +5,35 @@
 //! |---|---|
 //! | `{name}/leader` | id and incarnation, for as long as its lease |
 //! | `{name}/epoch` | the latest epoch |
+//!
+//! etcd counts whole seconds, from its own least on (2 s unless it is set up otherwise), and looks
+//! twice a second what has run out: so long after a leader has gone without a word the next one
+//! may have to wait, beyond a time to live that is no such number.
+//!
+//! A candidate chooses the number of its lease by itself: whatever becomes of a request, there is
+//! one lease at most that it does not know the fate of, and that one runs out.
 
 mod gateway;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::lock::{
-    Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Memory, Renewal,
-};
+use crate::lock::{Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Renewal};
+use crate::outside::Forgetting;
 pub use gateway::EtcdSettings;
 use gateway::{Compare, Gateway, Kept, Operation};
 
 /// How often a transaction that others came before is tried again at once.
 const TRIES: usize = 5;
+const NO_MORE_EPOCHS: &str = "the epoch that etcd has is the last that there can be";
+/// How often whoever waits for the key to go looks whether it has missed that, at least and at most.
+const LOOK_MIN: Duration = Duration::from_millis(500);
+const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// The lock of one candidate.
 pub struct EtcdLock {
@@ -33,8 +43,12 @@ pub struct EtcdLock {
     candidate: Candidate,
     ttl: Duration,
     seen: AtomicU64,
-    /// A lease of etcd for the next attempt, or of the present grant.
+    /// As of when the keys were last looked at.
+    revision: AtomicI64,
+    /// The lease of etcd for the next attempt, or of the present grant. One that is given up is
+    /// forgotten first: what ends it may arrive late.
     lease: Mutex<Option<i64>>,
+    memory: Forgetting,
 }
 
 /// What the leader's key says.
@@ -43,6 +57,13 @@ struct Seat {
     id: String,
     incarnation: String,
     epoch: u64,
+}
+
+impl Seat {
+    fn holder(self, remaining: Option<Duration>) -> Holder {
+        let epoch = (!self.incarnation.is_empty()).then_some(Epoch(self.epoch));
+        Holder { id: self.id, epoch, remaining }
+    }
 }
 
 impl fmt::Debug for EtcdLock {
@@ -55,22 +76,25 @@ impl EtcdLock {
     #[must_use]
     pub fn new(settings: EtcdSettings, name: &str, candidate: Candidate, ttl: Duration) -> Self {
         Self {
-            gateway: Gateway::new(settings),
+            gateway: Gateway::new(settings, ttl),
             leader: format!("{name}/leader"),
             epoch: format!("{name}/epoch"),
             candidate,
             ttl,
             seen: AtomicU64::new(0),
+            revision: AtomicI64::new(0),
             lease: Mutex::new(None),
+            memory: Forgetting::default(),
         }
     }
 
     /// Both keys as of one moment.
     async fn look(&self) -> Result<(Option<(Seat, Kept)>, Option<Kept>), LockError> {
         let read = [Operation::Get(&self.leader), Operation::Get(&self.epoch)];
-        let (_, mut answers) = self.gateway.transact(&[], &read, &[]).await?;
-        let epoch = answers.pop().flatten();
-        let leader = answers.pop().flatten();
+        let mut answer = self.gateway.transact(&[], &read).await?;
+        self.revision.store(answer.revision, Ordering::Relaxed);
+        let epoch = answer.kept.pop().flatten();
+        let leader = answer.kept.pop().flatten();
         if let Some(epoch) = epoch.as_ref().and_then(|kept| kept.value.parse().ok()) {
             self.saw(Epoch(epoch));
         }
@@ -91,27 +115,51 @@ impl EtcdLock {
         for _ in 0..TRIES {
             let before = self.seen.load(Ordering::Relaxed);
             let (seat, stored) = self.look().await?;
+            let mut replaces = 0;
             if let Some((seat, kept)) = seat {
-                let epoch = Epoch(seat.epoch);
-                let ours = seat.incarnation == self.candidate.incarnation;
-                if ours && epoch.0 >= before && *self.lease.lock() == Some(kept.lease) {
-                    return Ok(Attempt::Granted(Grant { epoch, memory: Memory::Kept }));
+                if seat.incarnation != self.candidate.incarnation {
+                    let left = self.gateway.remaining(kept.lease).await?;
+                    return Ok(Attempt::Held(seat.holder(left)));
                 }
-                let left = self.gateway.remaining(kept.lease).await?;
-                let epoch = (!seat.incarnation.is_empty()).then_some(epoch);
-                return Ok(Attempt::Held(Holder { id: seat.id, epoch, remaining: left }));
+                let same = seat.epoch >= before && *self.lease.lock() == Some(kept.lease);
+                if same && self.gateway.keep_alive(kept.lease).await? {
+                    let memory = self.memory.after(true, self.ttl);
+                    return Ok(Attempt::Granted(Grant { epoch: Epoch(seat.epoch), memory }));
+                }
+                // Ours, and given up or over: what ends it must not end what comes now.
+                self.lease.lock().take_if(|lease| *lease == kept.lease);
+                replaces = kept.revision;
             }
-            if let Some(grant) = self.take(before, stored).await? {
+            if let Some(grant) = self.take(before, stored, replaces).await? {
                 return Ok(Attempt::Granted(grant));
             }
         }
-        Ok(Attempt::Held(Holder::default()))
+        Ok(Attempt::Held(Holder { remaining: Some(Duration::ZERO), ..Holder::default() }))
     }
 
-    /// Nobody has it: the key and the next epoch, if that is still so.
-    async fn take(&self, seen: u64, stored: Option<Kept>) -> Result<Option<Grant>, LockError> {
+    /// A lease that has all of its time before it.
+    async fn fresh_lease(&self) -> Result<i64, LockError> {
+        let known = *self.lease.lock();
+        if let Some(lease) = known
+            && self.gateway.keep_alive(lease).await?
+        {
+            return Ok(lease);
+        }
+        let lease = i64::from_be_bytes((rand::random::<u64>() >> 1 | 1).to_be_bytes());
+        *self.lease.lock() = Some(lease);
+        self.gateway.grant(lease, self.ttl).await?;
+        Ok(lease)
+    }
+
+    /// Nobody else has it: the key and the next epoch, if that is still so.
+    async fn take(
+        &self,
+        seen: u64,
+        stored: Option<Kept>,
+        replaces: i64,
+    ) -> Result<Option<Grant>, LockError> {
         let known: Option<u64> = stored.as_ref().and_then(|kept| kept.value.parse().ok());
-        let epoch = known.unwrap_or(0).max(seen) + 1;
+        let epoch = epoch_after(known, seen)?;
         let seat = Seat {
             id: self.candidate.id.clone(),
             incarnation: self.candidate.incarnation.clone(),
@@ -119,31 +167,29 @@ impl EtcdLock {
         };
         let seat =
             serde_json::to_string(&seat).map_err(|error| LockError::Refused(error.to_string()))?;
-        let lease = self.gateway.grant(self.ttl).await?;
-        *self.lease.lock() = Some(lease);
+        let memory = self.memory.after(known.is_some_and(|known| known >= seen), self.ttl);
+        let lease = self.fresh_lease().await?;
         let number = epoch.to_string();
         let unchanged = stored.map_or(0, |kept| kept.revision);
-        let (taken, _) = self
-            .gateway
-            .transact(
-                &[
-                    Compare { key: &self.leader, revision: 0 },
-                    Compare { key: &self.epoch, revision: unchanged },
-                ],
-                &[
-                    Operation::Put { key: &self.leader, value: &seat, lease },
-                    Operation::Put { key: &self.epoch, value: &number, lease: 0 },
-                ],
-                &[],
-            )
-            .await?;
-        if !taken {
-            self.gateway.revoke(lease).await?;
-            return Ok(None);
+        let compares = [
+            Compare { key: &self.leader, revision: replaces },
+            Compare { key: &self.epoch, revision: unchanged },
+        ];
+        let puts = [
+            Operation::Put { key: &self.leader, value: &seat, lease },
+            Operation::Put { key: &self.epoch, value: &number, lease: 0 },
+        ];
+        match self.gateway.transact(&compares, &puts).await {
+            Ok(answer) if answer.succeeded => {}
+            // If it was done and the answer was lost, the next look finds it.
+            Ok(_) => return Ok(None),
+            Err(LockError::Refused(why)) if why.contains("lease not found") => {
+                self.lease.lock().take_if(|known| *known == lease);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
         }
         self.saw(Epoch(epoch));
-        let kept = known.is_some_and(|known| known >= seen);
-        let memory = if kept { Memory::Kept } else { Memory::Lost };
         Ok(Some(Grant { epoch: Epoch(epoch), memory }))
     }
 
@@ -177,11 +223,10 @@ impl EtcdLock {
 
     async fn release_now(&self, epoch: Epoch) -> Result<(), LockError> {
         let Ok(kept) = self.ours(epoch).await? else { return Ok(()) };
+        self.lease.lock().take_if(|lease| *lease == kept.lease);
         let unchanged = Compare { key: &self.leader, revision: kept.revision };
         let delete = Operation::Delete(&self.leader);
-        let (released, _) = self.gateway.transact(&[unchanged], &[delete], &[]).await?;
-        if released {
-            self.lease.lock().take_if(|lease| *lease == kept.lease);
+        if self.gateway.transact(&[unchanged], &[delete]).await?.succeeded {
             self.gateway.revoke(kept.lease).await?;
         }
         Ok(())
@@ -189,10 +234,23 @@ impl EtcdLock {
 
     async fn observe_now(&self) -> Result<Option<Holder>, LockError> {
         let (seat, _) = self.look().await?;
-        Ok(seat.map(|(seat, _)| {
-            let epoch = (!seat.incarnation.is_empty()).then_some(Epoch(seat.epoch));
-            Holder { id: seat.id, epoch, remaining: None }
-        }))
+        Ok(seat.map(|(seat, _)| seat.holder(None)))
+    }
+
+    /// Until the key is gone. It is told of that from the latest look on; in case that it is not,
+    /// it looks from time to time.
+    async fn vacated_now(&self) {
+        let every = (self.ttl / 3).clamp(LOOK_MIN, LOOK_MAX);
+        loop {
+            let since = self.revision.load(Ordering::Relaxed);
+            tokio::select! {
+                () = self.gateway.deleted(&self.leader, since) => return,
+                () = tokio::time::sleep(every) => {}
+            }
+            if let Ok((None, _)) = self.look().await {
+                return;
+            }
+        }
     }
 }
 
@@ -222,10 +280,28 @@ impl LeaderLock for EtcdLock {
     }
 
     fn vacated(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.gateway.deleted(&self.leader))
+        Box::pin(self.vacated_now())
     }
 
     fn saw(&self, epoch: Epoch) {
         self.seen.fetch_max(epoch.0, Ordering::Relaxed);
+    }
+}
+
+/// Greater than all before it, or none: under the same epoch two leaders could write.
+fn epoch_after(known: Option<u64>, seen: u64) -> Result<u64, LockError> {
+    let epoch = known.unwrap_or(0).max(seen).checked_add(1);
+    epoch.ok_or_else(|| LockError::Refused(NO_MORE_EPOCHS.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_epoch_comes_twice() {
+        assert_eq!(epoch_after(Some(4), 7).ok(), Some(8));
+        assert_eq!(epoch_after(None, 0).ok(), Some(1));
+        assert!(matches!(epoch_after(Some(u64::MAX), 1), Err(LockError::Refused(_))));
     }
 }

@@ -103,7 +103,8 @@ pub enum LockError {
 ///   that the lock itself has forgotten if this candidate ever [saw](LeaderLock::saw) them.
 /// - `renew` and `release` do nothing unless the candidate, its incarnation and the epoch are those
 ///   of the present grant, tested where the lock is kept, in one step.
-/// - A grant whose answer was lost is granted again to the same incarnation, with the same epoch.
+/// - A grant whose answer was lost is granted again to the same incarnation, with the same epoch
+///   and for the whole time to live, unless it has asked to release it: then with a greater one.
 pub trait LeaderLock: fmt::Debug + Send + Sync {
     fn candidate(&self) -> &Candidate;
 

@@ -2,11 +2,18 @@
 //!
 //! The session makes failures quick to notice: it ends with its process, and the next one may have
 //! the lock. The row makes them safe: it says who leads under which epoch, and everything that is
-//! done for a leader compares it. A process that is stopped keeps its session; one that has not
-//! renewed for the time to live, by the clock of the database, has it ended by whoever wants to
-//! lead.
+//! done for a leader compares it. A process that is stopped keeps its session. So a leader counts
+//! its renewals in the row, and a session that has the advisory lock while the row has not moved
+//! for the time to live, by the count of whoever looks, is ended by whoever wants to lead: whether
+//! it is a leader that is stopped, or somebody who has no business with the lock.
+//!
+//! A session that has ended without a word is taken for the end of its leader, which is told of it
+//! by its own end of the connection; the next one gives it a moment. If the server itself was
+//! started anew, or another one is in its place, nobody may have been told anything: then the next
+//! one waits for the whole time to live.
 
 mod database;
+mod seat;
 mod session;
 
 use std::fmt;
@@ -16,53 +23,28 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockd_client::clock::{Clock, Moment};
+use parking_lot::Mutex as Short;
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, Notify};
-use tokio_postgres::Row;
 
-use crate::lock::{
-    Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Memory, Renewal,
-};
+use crate::lock::{Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Renewal};
+use crate::outside::Forgetting;
 pub use database::Database;
+use seat::{DEPOSE, END, LEADERS, LOOK, RELEASE, RENEW, Stillness, TAKE, View};
 pub use session::PostgresSettings;
-use session::{LEADERS, Session, fault};
+use session::{Ears, Session, fault};
 
-/// A leader whose session has ended without a word may not have noticed: it is given this long.
+/// A leader whose session has ended without a word may not have noticed: it is given this long,
+/// and never more than half of the time to live.
 const MOMENT: Duration = Duration::from_secs(1);
 /// How often others look whether the session of the leader is still there.
-const PROBE: Duration = Duration::from_millis(250);
+const PROBE: Duration = Duration::from_millis(200);
+/// A session that is being ended, or a lock that somebody else was quicker to get.
+const SOON: Duration = Duration::from_millis(30);
+/// An answer is waited for at least this long, however short the time to live is.
+const ANSWER_MIN: Duration = Duration::from_secs(1);
 
-/// What is known of the row: who leads, and how it is with its session.
-const LOOK: &str = "
-    SELECT epoch, holder, incarnation, released, backend,
-           (extract(epoch FROM clock_timestamp() - renewed_at) * 1000)::bigint AS silent,
-           EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted
-                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                   AND classid = ($2::bigint >> 32 & 4294967295)::oid
-                   AND objid = ($2::bigint & 4294967295)::oid AND objsubid = 1
-                   AND pid = backend) AS present
-    FROM lockd_leader WHERE name = $1";
-
-/// The next epoch, or the present one for the very session that has it.
-const TAKE: &str = "
-    INSERT INTO lockd_leader AS l
-        (name, epoch, holder, incarnation, backend, renewed_at, released)
-    VALUES ($1, $2::bigint + 1, $3, $4, pg_backend_pid(), clock_timestamp(), false)
-    ON CONFLICT (name) DO UPDATE SET
-        epoch = CASE WHEN l.incarnation = $4 AND l.backend = pg_backend_pid()
-                          AND NOT l.released AND l.epoch >= $2::bigint THEN l.epoch
-                     ELSE greatest(l.epoch, $2::bigint) + 1 END,
-        holder = $3, incarnation = $4, backend = pg_backend_pid(),
-        renewed_at = clock_timestamp(), released = false
-    RETURNING epoch";
-
-const RENEW: &str = "
-    UPDATE lockd_leader SET renewed_at = clock_timestamp()
-    WHERE name = $1 AND epoch = $2 AND incarnation = $3 AND NOT released
-      AND backend = pg_backend_pid()";
-
-const RELEASE: &str = "
-    UPDATE lockd_leader SET released = true
-    WHERE name = $1 AND epoch = $2 AND incarnation = $3 AND NOT released";
+const POOLED: &str = "the session changes between requests: a pooler is in between; connect to \
+                      PostgreSQL itself";
 
 /// The lock of one candidate.
 pub struct PostgresLock {
@@ -75,50 +57,19 @@ pub struct PostgresLock {
     clock: Clock,
     seen: AtomicU64,
     session: Mutex<Option<Held>>,
+    /// What was seen of the others.
+    still: Short<Option<Stillness>>,
+    memory: Forgetting,
     told: Arc<Notify>,
     shaken: Arc<Notify>,
 }
 
-/// A session, and what it holds.
+/// A session, and what is known of what it holds.
 struct Held {
     session: Session,
-    /// Since when it has the advisory lock.
+    /// Since when it was seen to have the advisory lock.
     locked: Option<Moment>,
-}
-
-/// The row.
-struct Seat {
-    epoch: Epoch,
-    id: String,
-    incarnation: String,
-    released: bool,
-    backend: i32,
-    silent: Duration,
-    /// Whether the session that took the lock still has it.
-    present: bool,
-}
-
-impl Seat {
-    fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
-        let (epoch, silent): (i64, i64) = (row.try_get("epoch")?, row.try_get("silent")?);
-        Ok(Self {
-            epoch: Epoch(u64::try_from(epoch).unwrap_or(0)),
-            id: row.try_get("holder")?,
-            incarnation: row.try_get("incarnation")?,
-            released: row.try_get("released")?,
-            backend: row.try_get("backend")?,
-            silent: Duration::from_millis(u64::try_from(silent).unwrap_or(0)),
-            present: row.try_get("present")?,
-        })
-    }
-
-    fn holder(&self, ttl: Duration) -> Holder {
-        Holder {
-            id: self.id.clone(),
-            epoch: Some(self.epoch),
-            remaining: Some(ttl.saturating_sub(self.silent)),
-        }
-    }
+    granted: Option<Epoch>,
 }
 
 impl fmt::Debug for PostgresLock {
@@ -137,7 +88,8 @@ impl PostgresLock {
         ttl: Duration,
     ) -> Self {
         Self {
-            settings,
+            // Whoever renews must hear of a server that is silent while there is time left.
+            settings: settings.timeout_at_most((ttl / 4).max(ANSWER_MIN)),
             name: name.into(),
             number: number_of(name),
             candidate,
@@ -145,6 +97,8 @@ impl PostgresLock {
             clock: Clock::Boot,
             seen: AtomicU64::new(0),
             session: Mutex::new(None),
+            still: Short::new(None),
+            memory: Forgetting::default(),
             told: Arc::default(),
             shaken: Arc::default(),
         }
@@ -155,136 +109,233 @@ impl PostgresLock {
     async fn session(&self) -> Result<MappedMutexGuard<'_, Held>, LockError> {
         let mut held = self.session.lock().await;
         if !held.as_ref().is_some_and(|held| held.session.is_open()) {
-            let (told, shaken) = (Arc::clone(&self.told), Arc::clone(&self.shaken));
             *held = None;
-            let session = Session::open(&self.settings, LEADERS, told, shaken).await?;
-            *held = Some(Held { session, locked: None });
+            let ears = Ears {
+                name: self.name.clone(),
+                told: Arc::clone(&self.told),
+                ended: Arc::clone(&self.shaken),
+            };
+            let session = Session::open(&self.settings, LEADERS, ears).await?;
+            if session.is_pooled(&self.settings).await? {
+                return Err(LockError::Refused(POOLED.into()));
+            }
+            *held = Some(Held { session, locked: None, granted: None });
         }
         let held = MutexGuard::try_map(held, Option::as_mut);
         held.map_err(|_| LockError::Unavailable("there is no session".into()))
     }
 
-    async fn look(&self, session: &Session) -> Result<Option<Seat>, LockError> {
-        let row = session.row(LOOK, &[&self.name, &self.number]).await?;
-        let Some(row) = row else { return Ok(None) };
-        let seat = Seat::read(&row).map_err(|error| fault(&error))?;
-        self.saw(seat.epoch);
-        Ok(Some(seat))
+    /// The session, unless it is gone: then all that it held went with it.
+    async fn present(&self) -> Option<MappedMutexGuard<'_, Held>> {
+        let held = MutexGuard::try_map(self.session.lock().await, Option::as_mut).ok()?;
+        Some(held).filter(|held| held.session.is_open())
+    }
+
+    async fn look(&self, held: &mut Held) -> Result<View, LockError> {
+        let row = held.session.row(LOOK, &[&self.name, &self.number]).await?;
+        let row = row.ok_or_else(|| LockError::Unavailable("no row was given".into()))?;
+        let view = View::read(&row).map_err(|error| fault(&error))?;
+        if let Some(seat) = &view.seat {
+            self.saw(seat.epoch);
+        }
+        let now = self.clock.now();
+        self.still.lock().get_or_insert_with(|| Stillness::new(&view, now)).saw(&view, now);
+        if view.is_ours() {
+            held.locked.get_or_insert(now);
+        } else {
+            held.locked = None;
+        }
+        Ok(view)
+    }
+
+    /// How much of the time to live is left, counted from a stillness that was seen.
+    fn left(&self, still: impl FnOnce(&Stillness) -> Duration) -> Duration {
+        self.ttl.saturating_sub(self.still.lock().as_ref().map_or(Duration::ZERO, still))
     }
 
     async fn try_now(&self) -> Result<Attempt, LockError> {
         let before = self.seen.load(Ordering::Relaxed);
         let mut held = self.session().await?;
-        let seat = self.look(&held.session).await?;
-        if held.locked.is_none() {
-            let sits = seat.as_ref().filter(|seat| seat.present && !seat.released);
-            if let Some(seat) = sits {
-                if seat.silent < self.ttl {
-                    return Ok(Attempt::Held(seat.holder(self.ttl)));
-                }
-                // It is stopped, or cut off, and its session with it.
-                tracing::warn!(holder = %seat.id, silent = ?seat.silent, "ends a silent session");
-                held.session.run("SELECT pg_terminate_backend($1)", &[&seat.backend]).await?;
+        let asked = self.clock.now();
+        let view = self.look(&mut held).await?;
+        if !view.is_ours() {
+            if let Some(keeper) = view.keeper
+                && let Some(holder) = self.kept_by(keeper, &held.session, &view, asked).await?
+            {
+                return Ok(Attempt::Held(holder));
+            }
+            if let Some(holder) = self.after_another_server(&view, asked) {
+                return Ok(Attempt::Held(holder));
             }
             let locks = "SELECT pg_try_advisory_lock($1) AS locked";
             let locked = held.session.row(locks, &[&self.number]).await?;
             if !locked.is_some_and(|row| row.try_get("locked").unwrap_or(false)) {
-                let soon = Some(PROBE);
-                let holder = seat.map(|seat| Holder { remaining: soon, ..seat.holder(self.ttl) });
-                return Ok(Attempt::Held(holder.unwrap_or_default()));
+                let holder = view.leads().map(|seat| seat.holder(SOON));
+                let nobody = Holder { remaining: Some(SOON), ..Holder::default() };
+                return Ok(Attempt::Held(holder.unwrap_or(nobody)));
             }
             held.locked = Some(self.clock.now());
         }
-        let since = held.locked.map_or(Duration::ZERO, |at| self.clock.now().since(at));
-        let other = seat
-            .as_ref()
-            .filter(|seat| !seat.released && seat.incarnation != self.candidate.incarnation);
-        if let Some(other) = other {
-            let left = MOMENT.min(self.ttl.saturating_sub(other.silent)).saturating_sub(since);
-            if !left.is_zero() {
-                let holder = Holder { remaining: Some(left), ..other.holder(self.ttl) };
-                return Ok(Attempt::Held(holder));
-            }
+        if let Some(holder) = self.moment(&held, &view, asked) {
+            return Ok(Attempt::Held(holder));
         }
-        let kept = seat.is_some_and(|seat| seat.epoch.0 >= before);
-        let epoch = self.take(&held.session, before).await?;
-        let memory = if kept { Memory::Kept } else { Memory::Lost };
+        let kept = view.seat.is_some_and(|seat| seat.epoch.0 >= before);
+        let memory = self.memory.after(kept, self.ttl);
+        let epoch = self.take(&mut held, before).await?;
         Ok(Attempt::Granted(Grant { epoch, memory }))
     }
 
-    /// With the advisory lock in hand: the next epoch, unless this one is ours already.
-    async fn take(&self, session: &Session, seen: u64) -> Result<Epoch, LockError> {
+    /// Somebody else's session has the advisory lock: `None` if it has been ended.
+    async fn kept_by(
+        &self,
+        keeper: i32,
+        session: &Session,
+        view: &View,
+        asked: Moment,
+    ) -> Result<Option<Holder>, LockError> {
+        let left = self.left(|still| still.keeper(asked));
+        if !left.is_zero() {
+            let nobody = Holder { remaining: Some(left), ..Holder::default() };
+            return Ok(Some(view.leads().map_or(nobody, |seat| seat.holder(left))));
+        }
+        // It is stopped, or cut off, and its session with it; or it was never a leader's.
+        let holder = view.leads().map(|seat| seat.id.as_str());
+        tracing::warn!(election = %self.name, keeper, holder, "ends a session that does not renew");
+        if let Some(seat) = view.leads() {
+            let epoch = number(seat.epoch);
+            match session.run(DEPOSE, &[&self.name, &epoch, &seat.beat]).await {
+                Ok(0) => return Ok(Some(seat.holder(SOON))),
+                Err(error) if !session.is_open() => return Err(error),
+                // What cannot be written may be held up by that very session.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        let ended = session.run(END, &[&self.name, &self.number, &keeper]).await;
+        ended.map(|_| None).map_err(|error| match error {
+            LockError::Refused(why) => LockError::Refused(format!(
+                "the advisory lock {} of the election {:?} is with session {keeper}, which does \
+                 not renew it and may not be ended from here: {why}",
+                self.number, self.name
+            )),
+            error @ LockError::Unavailable(_) => error,
+        })
+    }
+
+    /// Whoever led when another server was here may lead by its own count, and not know.
+    fn after_another_server(&self, view: &View, asked: Moment) -> Option<Holder> {
+        let left = self.left(|still| still.row(asked));
+        let other = self.other(view).filter(|seat| !seat.same_server && !left.is_zero())?;
+        Some(other.holder(left))
+    }
+
+    /// Whoever has lost its session and may not have noticed yet.
+    fn moment(&self, held: &Held, view: &View, asked: Moment) -> Option<Holder> {
+        let waited = held.locked.map_or(Duration::ZERO, |at| self.clock.now().since(at));
+        let left = MOMENT.min(self.ttl / 2).saturating_sub(waited);
+        let left = left.min(self.left(|still| still.row(asked)));
+        let other = self.other(view).filter(|_| !left.is_zero())?;
+        Some(other.holder(left))
+    }
+
+    /// The row, if it is somebody else's who did not release it.
+    fn other<'a>(&self, view: &'a View) -> Option<&'a seat::Seat> {
+        let seat = view.seat.as_ref();
+        seat.filter(|seat| !seat.released && seat.incarnation != self.candidate.incarnation)
+    }
+
+    /// With the advisory lock in hand: the next epoch, unless this one is ours already. That counts
+    /// as a renewal.
+    async fn take(&self, held: &mut Held, seen: u64) -> Result<Epoch, LockError> {
         let seen = i64::try_from(seen).unwrap_or(i64::MAX);
         let (id, incarnation) = (&self.candidate.id, &self.candidate.incarnation);
-        let row = session.row(TAKE, &[&self.name, &seen, id, incarnation]).await?;
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&self.name, &self.number, &seen, id, incarnation];
+        let row = held.session.row(TAKE, &values).await?;
         let epoch = row.and_then(|row| row.try_get::<_, i64>("epoch").ok());
         let epoch = epoch.and_then(|epoch| u64::try_from(epoch).ok()).map(Epoch);
-        let epoch = epoch.ok_or_else(|| LockError::Unavailable("no epoch was given".into()))?;
+        let epoch = epoch.ok_or_else(|| LockError::Refused(POOLED.into()))?;
         self.saw(epoch);
+        held.granted = Some(epoch);
         Ok(epoch)
     }
 
     async fn renew_now(&self, epoch: Epoch) -> Result<Renewal, LockError> {
-        let held = self.session().await?;
-        let number = i64::try_from(epoch.0).unwrap_or(i64::MAX);
+        let Some(mut held) = self.present().await else {
+            return Ok(Renewal::Lost(Loss::Vanished));
+        };
         let incarnation = &self.candidate.incarnation;
-        if held.session.run(RENEW, &[&self.name, &number, incarnation]).await? == 1 {
+        if held.session.run(RENEW, &[&self.name, &number(epoch), incarnation]).await? == 1 {
             return Ok(Renewal::Kept);
         }
-        match self.look(&held.session).await? {
-            Some(seat) if self.is_elsewhere(&held, &seat, epoch) => Err(LockError::Refused(
-                "the session changes between requests: a pooler is in between; connect to \
-                 PostgreSQL itself"
-                    .into(),
-            )),
-            Some(seat) if !seat.released && seat.incarnation != *incarnation => {
-                Ok(Renewal::Lost(Loss::TakenBy(seat.id)))
-            }
-            Some(_) | None => Ok(Renewal::Lost(Loss::Vanished)),
+        // It is lost, whether or not it can be seen to whom.
+        let Some(seat) = self.look(&mut held).await.ok().and_then(|view| view.seat) else {
+            return Ok(Renewal::Lost(Loss::Vanished));
+        };
+        let ours = seat.incarnation == *incarnation;
+        if ours && !seat.released && seat.epoch == epoch && held.granted == Some(epoch) {
+            // Of another session, and this one never broke.
+            return Err(LockError::Refused(POOLED.into()));
         }
-    }
-
-    /// Ours by the row, on a session that never broke, and yet of another backend.
-    fn is_elsewhere(&self, held: &Held, seat: &Seat, epoch: Epoch) -> bool {
-        let ours = seat.incarnation == self.candidate.incarnation && seat.epoch == epoch;
-        ours && !seat.released && held.locked.is_some()
+        let taken = !ours && !seat.released;
+        Ok(Renewal::Lost(if taken { Loss::TakenBy(seat.id) } else { Loss::Vanished }))
     }
 
     async fn release_now(&self, epoch: Epoch) -> Result<(), LockError> {
-        let mut held = self.session().await?;
-        let number = i64::try_from(epoch.0).unwrap_or(i64::MAX);
+        let Some(mut held) = self.present().await else { return Ok(()) };
         let incarnation = &self.candidate.incarnation;
-        if held.session.run(RELEASE, &[&self.name, &number, incarnation]).await? == 1 {
-            // It may have been taken more than once, by requests that were given up.
-            let let_go = "SELECT pg_advisory_unlock_all(), pg_notify('lockd_leader', $1)";
-            held.session.run(let_go, &[&self.name]).await?;
-            held.locked = None;
+        if held.session.run(RELEASE, &[&self.name, &number(epoch), incarnation]).await? == 0 {
+            // Not ours, unless an earlier release was given up half-way.
+            let view = self.look(&mut held).await?;
+            if !view.is_ours() || view.leads().is_some() {
+                return Ok(());
+            }
         }
+        self.let_go(&mut held).await
+    }
+
+    async fn let_go(&self, held: &mut Held) -> Result<(), LockError> {
+        // It may have been taken more than once, by requests that were given up.
+        let let_go = "SELECT pg_advisory_unlock_all(), pg_notify('lockd_leader', $1)";
+        held.session.run(let_go, &[&self.name]).await?;
+        (held.locked, held.granted) = (None, None);
         Ok(())
     }
 
     async fn observe_now(&self) -> Result<Option<Holder>, LockError> {
-        let held = self.session().await?;
-        let seat = self.look(&held.session).await?;
-        let sits = seat.filter(|seat| !seat.released && (seat.present || seat.silent < self.ttl));
-        Ok(sits.map(|seat| seat.holder(self.ttl)))
+        let mut held = self.session().await?;
+        let asked = self.clock.now();
+        let view = self.look(&mut held).await?;
+        let waited = held.locked.map_or(Duration::ZERO, |at| self.clock.now().since(at));
+        if view.is_ours() && view.leads().is_none() && waited > MOMENT * 2 {
+            // Left by an attempt that was given up: whoever only looks keeps nobody from it.
+            self.let_go(&mut held).await?;
+        }
+        let left = self.left(|still| still.keeper(asked));
+        Ok(view.leads().filter(|_| !left.is_zero()).map(|seat| seat.holder(left)))
     }
 
-    /// Until the session of the holder is gone, or somebody has said that the lock is free.
+    /// Until the advisory lock changes hands, nobody has it, or whoever has it does not renew.
     async fn vacated_now(&self) {
+        let mut before = None;
         loop {
             tokio::select! {
                 () = self.told.notified() => return,
                 () = tokio::time::sleep(PROBE) => {}
             }
-            let Ok(held) = self.session().await else { continue };
-            if let Ok(seat) = self.look(&held.session).await
-                && seat.is_none_or(|seat| seat.released || !seat.present)
-            {
+            let Ok(mut held) = self.session().await else { continue };
+            let asked = self.clock.now();
+            let Ok(view) = self.look(&mut held).await else { continue };
+            let still = self.left(|still| still.keeper(asked)).is_zero();
+            let keeper = view.keeper.filter(|_| !view.is_ours() && !still);
+            if keeper.is_none() || *before.get_or_insert(keeper) != keeper {
                 return;
             }
         }
     }
+}
+
+fn number(epoch: Epoch) -> i64 {
+    i64::try_from(epoch.0).unwrap_or(i64::MAX)
 }
 
 /// The same for the same name, everywhere and always.

@@ -111,6 +111,24 @@ codes! {
     NotAllowed = "not_allowed",
     /// What keeps a cluster of instances cannot be asked.
     RegistryUnavailable = "registry_unavailable",
+    /// A change was asked of a node that does not lead.
+    NotLeader = "NOT_LEADER",
+    /// Of a leader or an attempt that is over.
+    StaleEpoch = "STALE_EPOCH",
+    /// The controller beside a node gives no answer.
+    ControllerUnavailable = "controller_unavailable",
+    /// A change was to be passed on to the leader, which gives no answer.
+    LeaderUnreachable = "leader_unreachable",
+    /// A node ceased to lead while a change was under way.
+    LeadershipLost = "leadership_lost",
+    /// Through a node no connection can become another kind of connection.
+    UpgradeUnsupported = "upgrade_unsupported",
+    /// The leadership cannot be handed over as it was asked for.
+    SwitchoverRefused = "switchover_refused",
+    /// Nothing happens to a job any more that is over.
+    JobOver = "job_over",
+    /// An agent that was deleted asks for work.
+    AgentDeleted = "agent_deleted",
     NotFound = "not_found",
     AttachmentNotFound = "attachment_not_found",
     MethodNotAllowed = "method_not_allowed",

@@ -34,8 +34,9 @@ fn two(redis: &RedisServer) -> (Sidecar, Sidecar) {
     let first = Sidecar::start(redis, "forms-waf-0", &["--worker-count", "4"]);
     first.log_has("acquired leadership");
     let mut second = Sidecar::start(redis, "forms-waf-1", &["--worker-count", "4"]);
-    within(SOON, "both are there", || {
+    within(SOON, "both are there, and the second knows who leads", || {
         second.get("/api/cluster/status").json()["active_instances"] == 2
+            && second.get("/api/cluster/leader").json()["leader"] == "forms-waf-0"
     });
     (first, second)
 }

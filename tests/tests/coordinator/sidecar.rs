@@ -171,17 +171,17 @@ fn what_cannot_work_is_refused_with_a_reason() {
         1,
         "Password authentication failed",
     );
-    says(&refused(&["--redis", "http://x"], &[]), 1, "redis://");
-    says(&refused(&["--redis", "redis-cluster://127.0.0.1:1"], &[]), 1, "hash tag");
+    says(&refused(&["--redis", "http://x"], &[]), 2, "redis://");
+    says(&refused(&["--redis", "redis-cluster://127.0.0.1:1"], &[]), 2, "hash tag");
     says(&refused(&["--heartbeat-interval", "soon"], &[]), 2, "soon");
-    says(&refused(&["--leader-ttl", "5s"], &[]), 1, "leader_renew_interval");
-    says(&refused(&["--instance-id", "a b"], &[]), 1, "instance id");
-    says(&refused(&["--config", "none.yaml"], &[]), 1, "none.yaml");
-    says(&refused(&["--config", "bad.yaml"], &[]), 1, "evry");
+    says(&refused(&["--leader-ttl", "5s"], &[]), 2, "leader_renew_interval");
+    says(&refused(&["--instance-id", "a b"], &[]), 2, "instance id");
+    says(&refused(&["--config", "none.yaml"], &[]), 2, "none.yaml");
+    says(&refused(&["--config", "bad.yaml"], &[]), 2, "evry");
     says(&refused(&["--nonsense"], &[]), 2, "--nonsense");
     let open = RedisServer::start_now();
     let url = open.url();
-    says(&refused(&["--redis", &url, "--listen", "0.0.0.0:0"], &[]), 1, "other machines");
+    says(&refused(&["--redis", &url, "--listen", "0.0.0.0:0"], &[]), 2, "other machines");
     says(&refused(&["--redis", &url, "--listen", "256.0.0.1:0"], &[]), 1, "cannot listen");
     assert_eq!(open.ask(&["HLEN", "waf:cluster:instances"]), "0", "nobody is left behind");
     let _ok = open.ask(&["SET", "waf:cluster:instances", "not a hash"]);
@@ -245,6 +245,11 @@ tasks:
     http: {url: "http://127.0.0.1:1/hook"}
 "#;
 
+/// A number of seconds to sleep for that nobody else on this machine uses.
+fn own(seconds: u32) -> u32 {
+    seconds + std::process::id()
+}
+
 /// Processes that sleep for so many seconds.
 fn sleepers(seconds: u32) -> usize {
     let command = format!("sleep\0{seconds}");
@@ -256,7 +261,8 @@ fn sleepers(seconds: u32) -> usize {
 #[test]
 fn commands_run_on_the_leader_and_nothing_is_left_of_them() {
     let redis = RedisServer::start_now();
-    let mut sidecar = Sidecar::configured(&redis, "a", TASKS, &SHORT);
+    let tasks = TASKS.replace("1234567", &own(1_234_567).to_string());
+    let mut sidecar = Sidecar::configured(&redis, "a", &tasks, &SHORT);
     let outcome = |sidecar: &mut Sidecar, task: &str| {
         let runs = sidecar.get(&format!("/api/cluster/tasks/{task}/runs")).json();
         (runs["runs"][0]["outcome"].clone(), runs["runs"][0]["error"].clone())
@@ -272,7 +278,7 @@ fn commands_run_on_the_leader_and_nothing_is_left_of_them() {
         let told = outcome(&mut sidecar, task).1.to_string().to_lowercase();
         assert!(told.contains(why), "{task}: {told}");
     }
-    within(SOON, "those that hang are gone", || sleepers(1_234_567) == 0);
+    within(SOON, "those that hang are gone", || sleepers(own(1_234_567)) == 0);
     let ran = std::fs::read_to_string(sidecar.path("ran")).expect("it ran");
     let words: Vec<&str> = ran.lines().next().expect("a line").split(' ').collect();
     assert_eq!((words[0], words[3], words[4]), ("works", "a", "more"), "{ran}");
@@ -291,11 +297,12 @@ tasks:
 fn commands_end_with_their_sidecar_however_it_ends() {
     let redis = RedisServer::start_now();
     for signal in [Signal::TERM, Signal::KILL] {
-        let mut sidecar = Sidecar::configured(&redis, "a", HANGS, &SHORT);
-        within(SOON, "it runs", || sleepers(7_654_321) == 2);
+        let tasks = HANGS.replace("7654321", &own(7_654_321).to_string());
+        let mut sidecar = Sidecar::configured(&redis, "a", &tasks, &SHORT);
+        within(SOON, "it runs", || sleepers(own(7_654_321)) == 2);
         sidecar.signal(signal);
         sidecar.ended();
-        within(SOON, "nothing is left", || sleepers(7_654_321) == 0);
+        within(SOON, "nothing is left", || sleepers(own(7_654_321)) == 0);
         let _ok = redis.ask(&["FLUSHALL"]);
     }
 }

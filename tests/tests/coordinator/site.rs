@@ -48,7 +48,8 @@ impl Site {
     }
 
     pub async fn lockd() -> Self {
-        let started = tokio::task::spawn_blocking(|| Server::start(Options::new()));
+        // In memory: a disk may keep whoever renews waiting for longer than a lease lives.
+        let started = tokio::task::spawn_blocking(|| Server::start(Options::in_memory()));
         Self::Lockd(Box::new(started.await.expect("a server")))
     }
 
@@ -67,7 +68,7 @@ impl Site {
         match self {
             Self::Redis(_) => {
                 let address = Address::parse(&format!("redis://{address}/0")).expect("an address");
-                let redis = RedisSettings { timeout: ms(150), ..RedisSettings::new(address) };
+                let redis = RedisSettings { timeout: ms(400), ..RedisSettings::new(address) };
                 Backend::redis_with(redis, settings).expect("a backend")
             }
             Self::Lockd(_) => {
@@ -111,7 +112,7 @@ pub async fn until(
     start.elapsed()
 }
 
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(40);
 
 pub fn leaders<'a>(all: &[&'a Coordinator]) -> Vec<&'a Coordinator> {
     all.iter().copied().filter(|one| one.is_leader()).collect()

@@ -9,7 +9,7 @@ use lockd_tests::{Ask, Client, Dice, Held, Request};
 use lockd_wire::header;
 use serde_json::{Value, json};
 
-use super::{Fleet, TTL};
+use super::Fleet;
 
 const LEADER: &str = "reign/leader";
 const LEDGERS: usize = 4;
@@ -24,6 +24,12 @@ pub struct Chronicle {
     written: AtomicUsize,
 }
 
+impl Chronicle {
+    pub fn has_written(&self) -> bool {
+        self.written.load(Ordering::Relaxed) > 0
+    }
+}
+
 fn ledger(number: usize) -> String {
     format!("reign/ledger-{number}")
 }
@@ -31,7 +37,7 @@ fn ledger(number: usize) -> String {
 /// Leads for a moment, and writes into some ledgers.
 pub fn lead(fleet: &Fleet, dice: &mut Dice, chronicle: &Chronicle) {
     let mut client = fleet.client(dice);
-    let ask = Ask::new(LEADER, "leader").block(1).ttl_ms(TTL.as_millis() as u64);
+    let ask = Ask::new(LEADER, "leader").block(1).ttl_ms(fleet.ttl.as_millis() as u64);
     let Some(leader) = granted(&mut client, &ask) else { return };
     chronicle.heard.lock().expect("a chronicle").push((leader.token, Instant::now()));
     let before: Vec<Option<Value>> = (0..LEDGERS).map(|one| read(&mut client, one)).collect();
@@ -39,7 +45,7 @@ pub fn lead(fleet: &Fleet, dice: &mut Dice, chronicle: &Chronicle) {
         if dice.one_in(3) {
             client = fleet.client(dice);
         }
-        write(&mut client, dice, &leader, chronicle);
+        write(&mut client, dice, (&leader, fleet.ttl), chronicle);
     }
     for (number, before) in before.into_iter().enumerate() {
         let after = read(&mut client, number);
@@ -72,12 +78,17 @@ fn granted(client: &mut Client, ask: &Ask) -> Option<Held> {
     (reply.status == 200).then(|| Held::of(&reply))
 }
 
-fn write(client: &mut Client, dice: &mut Dice, leader: &Held, chronicle: &Chronicle) {
-    let ask = Ask::new(&ledger(dice.below(LEDGERS)), "leader").ttl_ms(TTL.as_millis() as u64);
+fn write(
+    client: &mut Client,
+    dice: &mut Dice,
+    (leader, ttl): (&Held, Duration),
+    chronicle: &Chronicle,
+) {
+    let ask = Ask::new(&ledger(dice.below(LEDGERS)), "leader").ttl_ms(ttl.as_millis() as u64);
     let Some(held) = granted(client, &ask) else { return };
     if dice.one_in(10) {
         // Others may lead by now.
-        std::thread::sleep(TTL.mul_f64(0.8));
+        std::thread::sleep(ttl.mul_f64(0.8));
     }
     let entry = json!({ "epoch": leader.token, "number": dice.next() }).to_string();
     let fenced = |request: Request| {
@@ -117,5 +128,4 @@ pub fn judge(chronicle: &Chronicle) {
     let deposed = chronicle.deposed.lock().expect("a chronicle");
     let written = chronicle.written.load(Ordering::Relaxed);
     println!("{} leaders, {written} writes, {} too late", heard.len(), deposed.len());
-    assert!(written > 0, "nobody wrote anything");
 }

@@ -1,27 +1,76 @@
 //! `lockd cluster`: how a cluster of instances fares, asked of a coordinator.
 
-mod ask;
 mod cause;
 mod show;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use lockd_coordinator::api::{InstanceList, LeaderAnswer, RunsAnswer, Status, TasksAnswer};
 
+use crate::ask::{self, Asker, Target};
+use crate::cmd::look::LookArgs;
 use crate::exit::{Done, EXIT_CODES, Exit, Problem};
 use crate::ui::{self, Format};
-use ask::Asker;
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Look at a cluster of instances through its coordinator
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub struct ClusterArgs {
     #[command(flatten)]
-    reach: ask::Reach,
+    reach: Reach,
     #[command(subcommand)]
     command: ClusterCommand,
+}
+
+/// How the coordinator is reached.
+#[derive(Debug, Args)]
+struct Reach {
+    /// The coordinator
+    #[arg(
+        long,
+        env = "LOCKD_COORDINATOR_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:9342",
+        global = true
+    )]
+    url: String,
+    /// A file with the token to show
+    #[arg(long, value_name = "FILE", global = true)]
+    token_file: Option<PathBuf>,
+    /// The token to show
+    #[arg(
+        long,
+        env = "LOCKD_COORDINATOR_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true,
+        conflicts_with = "token_file",
+        global = true
+    )]
+    token: Option<String>,
+    /// The bundle of a client to show, for https
+    #[arg(long, value_name = "FILE", global = true)]
+    bundle: Option<PathBuf>,
+}
+
+impl Reach {
+    fn target(self) -> Target {
+        Target {
+            url: self.url,
+            token: self.token,
+            token_file: self.token_file,
+            bundle: self.bundle,
+            base: "/api/cluster/",
+            what: "coordinator",
+            missing: "start one with `lockd coordinator`, or name another with --url",
+            look: "`lockd cluster tasks`",
+            patience: PATIENCE,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -34,19 +83,6 @@ enum ClusterCommand {
     Leader(LookArgs),
     /// What the leader does, and when
     Tasks(TasksArgs),
-}
-
-#[derive(Debug, Args)]
-struct LookArgs {
-    /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    output: Format,
-    /// Look again and again
-    #[arg(long, short)]
-    watch: bool,
-    /// How often, with --watch
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = lockd_coordinator::sidecar::span)]
-    interval: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -100,17 +136,17 @@ pub async fn run(args: ClusterArgs) -> ExitCode {
 }
 
 async fn dispatch(args: ClusterArgs) -> Done {
-    let asker = Asker::new(args.reach)?;
+    let asker = Asker::new(args.reach.target())?;
     match args.command {
         ClusterCommand::Status(look) => {
-            again_and_again(&look, async || status(&asker, look.output).await).await
+            look.again_and_again(async || status(&asker, look.output).await).await
         }
         ClusterCommand::Instances(look) => {
             let once = async || {
                 let list: InstanceList = asker.get("instances").await?;
                 ui::print(look.output, &list, || show::instances(&list))
             };
-            again_and_again(&look, once).await
+            look.again_and_again(once).await
         }
         ClusterCommand::Leader(look) => {
             let once = async || {
@@ -121,14 +157,14 @@ async fn dispatch(args: ClusterArgs) -> Done {
                     None => Err(Problem::new(Exit::Wrong, "nobody leads")),
                 }
             };
-            again_and_again(&look, once).await
+            look.again_and_again(once).await
         }
         ClusterCommand::Tasks(TasksArgs { command: None, look }) => {
             let once = async || {
                 let answer: TasksAnswer = asker.get("tasks").await?;
                 ui::print(look.output, &answer, || show::tasks(&answer))
             };
-            again_and_again(&look, once).await
+            look.again_and_again(once).await
         }
         ClusterCommand::Tasks(TasksArgs { command: Some(TasksCommand::Run { task }), .. }) => {
             asker.post(&format!("tasks/{}/run", ask::encoded(&task))).await?;
@@ -155,23 +191,5 @@ async fn status(asker: &Asker, output: Format) -> Done {
     match cause::of(&status, &list) {
         None => Ok(()),
         Some(cause) => Err(Problem::new(Exit::Wrong, cause.what).hint(cause.next)),
-    }
-}
-
-/// Once, or until interrupted. What is wrong is said each time, and does not end it.
-async fn again_and_again(look: &LookArgs, once: impl AsyncFn() -> Done) -> Done {
-    if !look.watch {
-        return once().await;
-    }
-    loop {
-        if look.output == Format::Text && ui::is_read_by_a_person() {
-            ui::clear()?;
-        }
-        match once().await {
-            Err(Problem::ClosedPipe) => return Ok(()),
-            Err(problem) => ui::note(&problem.to_string()),
-            Ok(()) => {}
-        }
-        tokio::time::sleep(look.interval.max(Duration::from_millis(100))).await;
     }
 }

@@ -6,47 +6,50 @@ mod settings;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use lockd_cli::log;
-use lockd_coordinator::api::{Access, Door, Role, Serving, Token};
-use lockd_coordinator::{Coordinator, Task};
-use lockd_pki::{Bundle, Credentials, LiveCredentials, files};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use lockd_coordinator::api::{Access, Door, Role, ServeError, Serving, Token};
+use lockd_coordinator::{Coordinator, StartError, Task};
+use tokio_util::sync::DropGuard;
 
-use super::failed;
+use super::daemon::{self, Ended, Signals};
 use crate::notify::Notify;
 pub(crate) use settings::CoordinatorArgs;
 use settings::{Settled, TokenFile};
 
 pub(crate) async fn run(args: CoordinatorArgs) -> ExitCode {
-    match serve(args).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&format!("{error:#}")),
+    match args.settle() {
+        Ok(settled) => Ended::code(serve(settled).await),
+        Err(error) => Ended::code(Err(Ended::Wrong(error))),
     }
 }
 
-async fn serve(args: CoordinatorArgs) -> anyhow::Result<()> {
-    let mut settled = args.settle()?;
-    log::init(&settled.log_level, settled.log_json).map_err(anyhow::Error::msg)?;
-    let mut signals = Signals::new()?;
+async fn serve(mut settled: Settled) -> Result<(), Ended> {
+    daemon::log(&settled.log_level, settled.log_json)?;
+    let mut signals = Signals::new().map_err(Ended::failed)?;
     // For TLS to Redis and to whatever tasks call.
-    let _chosen_before = rustls::crypto::ring::default_provider().install_default().is_err();
-    let guard = [std::env::current_exe()?.into_os_string(), "guard".into(), "--".into()];
+    daemon::prepare();
+    let guard = daemon::guard().map_err(Ended::failed)?;
     let id = settled.coordinator.instance_id.clone();
     let tasks = std::mem::take(&mut settled.tasks).into_iter();
-    let tasks: Vec<Task> = tasks.map(|spec| spec.task(&id, &guard)).collect::<Result<_, _>>()?;
-    let (door, access) = admission(&settled)?;
+    let tasks: Result<Vec<Task>, _> = tasks.map(|spec| spec.task(&id, &guard)).collect();
+    let tasks = tasks.map_err(Ended::wrong)?;
+    let (door, access, _looking) = admission(&settled).map_err(Ended::wrong)?;
     let (backend, embedded) = backend::open(&settled).await?;
     let started = tokio::select! {
         started = Coordinator::start(settled.coordinator.clone(), backend) => started,
-        name = signals.next() => anyhow::bail!("{name} before the start was over"),
+        name = signals.next() => {
+            return Err(Ended::failed(anyhow::anyhow!("{name} before the start was over")));
+        }
     };
-    let coordinator = started.context("the coordinator cannot start")?;
+    let coordinator = started.map_err(not_started)?;
     let opened = async {
         for task in tasks {
-            coordinator.register(task)?;
+            coordinator.register(task).map_err(Ended::wrong)?;
         }
-        let serving = Serving::start(&settled.listen, door, access, coordinator.clone()).await?;
-        Ok::<_, anyhow::Error>(serving)
+        let serving = Serving::start(&settled.listen, door, access, coordinator.clone()).await;
+        serving.map_err(|error| match error {
+            ServeError::Serve(error) => Ended::unserved(error),
+            ServeError::Access(error) => Ended::wrong(error),
+        })
     };
     let serving = match opened.await {
         Ok(serving) => serving,
@@ -75,38 +78,26 @@ async fn serve(args: CoordinatorArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How one comes in, and what one may do then.
-fn admission(settled: &Settled) -> anyhow::Result<(Door, Access)> {
-    let tokens: anyhow::Result<Vec<Token>> = settled.tokens.iter().map(token).collect();
-    let door = match &settled.bundle {
-        None => Door::Plain,
-        Some(path) => {
-            let (bundle, warning) = files::load(path)?;
-            if let Some(warning) = warning {
-                tracing::warn!("{warning}");
-            }
-            let Bundle::Server(bundle) = bundle else {
-                anyhow::bail!(
-                    "{} is the bundle of a {}; pass a server's",
-                    path.display(),
-                    bundle.kind()
-                )
-            };
-            let credentials = Credentials::server(&bundle, &[], bundle.denylist())?;
-            Door::Tls(LiveCredentials::new(credentials))
-        }
+fn not_started(error: StartError) -> Ended {
+    let end = match error {
+        StartError::Settings(_) => Ended::Wrong,
+        StartError::Refused(_) => Ended::Failed,
     };
-    let certificates = matches!(door, Door::Tls(_));
-    Ok((door, Access::new(tokens?, certificates)))
+    end(anyhow::Error::new(error).context("the coordinator cannot start"))
+}
+
+/// How one comes in, and what one may do then. The door is looked after while the last is kept.
+fn admission(settled: &Settled) -> anyhow::Result<(Door, Access, Option<DropGuard>)> {
+    let tokens: anyhow::Result<Vec<Token>> = settled.tokens.iter().map(token).collect();
+    let (door, looking) = daemon::door(settled.bundle.as_deref())?;
+    let certificates = matches!(door, Door::Tls { .. });
+    Ok((door, Access::new(tokens?, certificates), looking))
 }
 
 fn token(written: &TokenFile) -> anyhow::Result<Token> {
     let secret = match (&written.token, &written.token_file) {
         (Some(token), None) => token.clone(),
-        (None, Some(path)) => {
-            let read = std::fs::read_to_string(path);
-            read.with_context(|| format!("cannot read {}", path.display()))?.trim().to_owned()
-        }
+        (None, Some(path)) => daemon::secret(path)?,
         (Some(_), Some(_)) | (None, None) => {
             anyhow::bail!("tokens: give each either `token` or `token_file`")
         }
@@ -120,26 +111,4 @@ fn token(written: &TokenFile) -> anyhow::Result<Token> {
         })
         .collect();
     Ok(Token::new(&secret, roles?)?)
-}
-
-/// The signals that end it.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
 }

@@ -16,7 +16,7 @@ use lockd_server::{Server, Settings};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use super::{failed, say};
+use super::{failed, say, told};
 
 use worker::Report;
 pub(crate) use worker::WorkerArgs;
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) async fn run() -> ExitCode {
     match tokio::time::timeout(4 * PATIENCE, show()).await {
         Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(error)) => failed(&format!("the demo did not go as planned: {error:#}")),
+        Ok(Err(error)) => failed(&format!("the demo did not go as planned: {}", told(&error))),
         Err(_) => failed("the demo did not come to its end in time"),
     }
 }
@@ -38,7 +38,7 @@ pub(crate) async fn run() -> ExitCode {
 pub(crate) async fn work(args: WorkerArgs) -> ExitCode {
     match worker::run(&args).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&format!("{}: {error:#}", args.name)),
+        Err(error) => failed(&format!("{}: {}", args.name, told(&error))),
     }
 }
 

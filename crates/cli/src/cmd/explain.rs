@@ -84,7 +84,8 @@ fn list(format: Format) -> Done {
 
 /// The code that is meant, also when it is written with hyphens or in capitals.
 fn find(asked: &str) -> Option<ErrorCode> {
-    ErrorCode::parse(&plain(asked))
+    let asked = plain(asked);
+    ErrorCode::ALL.iter().copied().find(|code| plain(code.as_str()) == asked)
 }
 
 fn plain(asked: &str) -> String {
@@ -112,8 +113,9 @@ fn near(asked: &str) -> Vec<&'static str> {
         .iter()
         .map(|code| code.as_str())
         .filter_map(|code| {
-            let part = asked.len() > 3 && code.contains(&asked);
-            let steps = if part { 0 } else { steps(&asked, code) };
+            let plain = plain(code);
+            let part = asked.len() > 3 && plain.contains(&asked);
+            let steps = if part { 0 } else { steps(&asked, &plain) };
             (steps <= far).then_some((steps, code))
         })
         .collect();
@@ -155,8 +157,12 @@ mod tests {
 
     #[test]
     fn a_code_is_found_however_it_is_written() {
-        for asked in ["waiting", " Waiting ", "fencing-mismatch", "FENCING_MISMATCH"] {
+        for asked in ["waiting", " Waiting ", "fencing-mismatch", "FENCING_MISMATCH", "not-leader"]
+        {
             assert!(find(asked).is_some(), "{asked}");
+        }
+        for code in ErrorCode::ALL {
+            assert_eq!(find(code.as_str()), Some(*code));
         }
         assert!(find("no_such_code").is_none());
     }
@@ -169,6 +175,7 @@ mod tests {
         assert!(near("invalid").len() <= SUGGESTIONS_MAX);
         assert!(near("qqqqqqqqqq").is_empty());
         assert!(near("").is_empty());
+        assert_eq!(near("STALE_EPOC"), ["STALE_EPOCH"]);
     }
 
     #[test]

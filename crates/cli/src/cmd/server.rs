@@ -9,14 +9,14 @@ use lockd_server::config::{self, Layers, ProcessEnvironment};
 use lockd_server::{Server, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::failed;
+use super::{failed, told};
 use crate::args::given_settings;
 use crate::notify::Notify;
 
 pub(crate) async fn run(file: Option<PathBuf>, matches: &ArgMatches) -> ExitCode {
     match serve(file, matches).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&format!("{error:#}")),
+        Err(error) => failed(&told(&error)),
     }
 }
 

@@ -13,7 +13,7 @@ use lockd_server::clock::{Clock as _, SystemClock};
 use lockd_server::maintain;
 use serde_json::json;
 
-use super::{failed, say};
+use super::{failed, say, told};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
@@ -85,7 +85,7 @@ pub(crate) async fn run(command: StoreCommand) -> ExitCode {
         StoreCommand::Check { at, output } => check(&at, output).await,
         StoreCommand::Get { key, namespace, at } => get(&namespace, &key, &at).await,
     };
-    outcome.unwrap_or_else(|error| failed(&format!("{error:#}")))
+    outcome.unwrap_or_else(|error| failed(&told(&error)))
 }
 
 impl At {

@@ -12,7 +12,7 @@ use lockd_store::object::{
 };
 use serde_json::{Value, json};
 
-use super::{failed, say, server};
+use super::{failed, say, server, told};
 use crate::args::given_settings;
 
 #[derive(Debug, Subcommand)]
@@ -38,7 +38,7 @@ pub(crate) async fn run(
     matches: &ArgMatches,
 ) -> ExitCode {
     let VerifyCommand::Store { output } = command;
-    verify(output, file, matches).await.unwrap_or_else(|error| failed(&format!("{error:#}")))
+    verify(output, file, matches).await.unwrap_or_else(|error| failed(&told(&error)))
 }
 
 async fn verify(

@@ -353,11 +353,21 @@ impl Class {
             | C::ShutdownDraining
             | C::StoreUnavailable
             | C::RegistryUnavailable
+            | C::ControllerUnavailable
+            | C::LeaderUnreachable
+            | C::LeadershipLost
             | C::TcUnavailable
             | C::TooManyWaiters
             | C::QueueBusy
             | C::TooManyConnections => Self::Unavailable,
-            C::Internal
+            // Of nodes and their controllers, which this client does not talk to.
+            C::NotLeader
+            | C::StaleEpoch
+            | C::UpgradeUnsupported
+            | C::SwitchoverRefused
+            | C::JobOver
+            | C::AgentDeleted
+            | C::Internal
             | C::StoreDamaged
             | C::QueryDisabled
             | C::IndexUnavailable

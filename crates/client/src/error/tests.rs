@@ -75,3 +75,21 @@ fn the_cause_is_chained_not_repeated() {
     assert_eq!(source.to_string(), "refused by host");
     assert!(error.retryable());
 }
+
+#[test]
+fn causes_are_said_once() {
+    #[derive(Debug)]
+    struct Outer(std::io::Error);
+    impl fmt::Display for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("no answer")
+        }
+    }
+    impl std::error::Error for Outer {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+    assert_eq!(chain(&Outer(std::io::Error::other("refused"))), "no answer: refused");
+    assert_eq!(chain(&Outer(std::io::Error::other("no answer"))), "no answer");
+}

@@ -26,7 +26,7 @@ const IDLE: Duration = Duration::from_secs(1);
 pub(super) type Stream = UnsyncBoxBody<Bytes, hyper::Error>;
 
 #[derive(Debug)]
-pub(super) struct Forward {
+pub(crate) struct Forward {
     upstream: Authority,
     rewrite_host: AtomicBool,
     held: watch::Sender<bool>,
@@ -34,7 +34,7 @@ pub(super) struct Forward {
 }
 
 impl Forward {
-    pub(super) fn to(upstream: &str) -> Self {
+    pub(crate) fn to(upstream: &str) -> Self {
         let uri: Uri = upstream.parse().expect("an endpoint");
         assert_eq!(uri.scheme(), Some(&Scheme::HTTP), "the proxy speaks only http: {upstream}");
         let mut connector = HttpConnector::new();
@@ -67,10 +67,18 @@ impl Forward {
 
     /// Sends all of it and waits until all of the answer has come.
     pub(super) async fn finish(&self, request: Request<Full<Bytes>>) -> Result<(), Hangup> {
+        self.whole(request).await.map(drop)
+    }
+
+    /// Sends all of it, for all of the answer.
+    pub(crate) async fn whole(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Full<Bytes>>, Hangup> {
         let body = |full: Full<Bytes>| full.map_err(|never| match never {}).boxed_unsync();
-        let answer = self.pass(request.map(body)).await?;
-        answer.into_body().collect().await.map_err(|_broken| Hangup)?;
-        Ok(())
+        let (parts, answer) = self.pass(request.map(body)).await?.into_parts();
+        let answer = answer.collect().await.map_err(|_broken| Hangup)?;
+        Ok(Response::from_parts(parts, Full::new(answer.to_bytes())))
     }
 
     async fn pass(&self, mut request: Request<Stream>) -> Result<Response<Stream>, Hangup> {

@@ -1,9 +1,9 @@
 //! PostgreSQL, as Debian has it. It can be killed and brought back.
 
 use std::ffi::OsStr;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::geteuid;
@@ -81,6 +81,42 @@ impl Postgres {
         String::from_utf8_lossy(&stdout).trim().to_owned()
     }
 
+    /// Somebody else's session, which runs a statement for as long as it takes.
+    ///
+    /// # Panics
+    /// When there is no `psql`.
+    #[must_use]
+    pub fn session(&self, statement: &str) -> Session {
+        let mut psql = Command::new(program("psql"));
+        psql.args(["-qAtX", &self.url(), "-c", statement]);
+        psql.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Session(psql.spawn().expect("psql"))
+    }
+
+    /// A pooler in front of it that deals out sessions by the transaction.
+    ///
+    /// # Panics
+    /// When it is not installed, or does not start.
+    #[must_use]
+    pub fn pooler(&self) -> Pooler {
+        let (address, port) = (free_port(), self.address.port());
+        let settings = format!(
+            "[databases]\npostgres = host=127.0.0.1 port={port} user=lockd\n[pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
+             pool_mode = transaction\n",
+            address.port()
+        );
+        let file = self.folder.path().join("pgbouncer.ini");
+        std::fs::write(&file, settings).expect("written");
+        let mut command = unprivileged(&on_path("pgbouncer", "pgbouncer"));
+        command.arg("-q").arg(&file);
+        let arguments: Vec<String> =
+            command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        let path = PathBuf::from(command.get_program());
+        let ready = |address| TcpStream::connect(address).is_ok();
+        Pooler { process: Process::at(&path, &arguments, address, ready) }
+    }
+
     /// Gone at once, all of it.
     pub fn kill(&mut self) {
         if let Some(process) = self.process.take() {
@@ -98,6 +134,37 @@ impl Postgres {
     pub fn start_again(&mut self) {
         self.kill();
         self.begin();
+    }
+}
+
+/// Ends when it goes.
+#[derive(Debug)]
+pub struct Session(Child);
+
+impl Session {
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Killed when it goes.
+#[derive(Debug)]
+pub struct Pooler {
+    process: Process,
+}
+
+impl Pooler {
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://lockd@{}/postgres", self.process.address)
     }
 }
 

@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Under load a Python or Node.js program takes its time.
@@ -128,14 +130,27 @@ fn installed(program: &str) -> PathBuf {
     path
 }
 
-/// Nobody listens there now.
+/// Ports that the system gives to nobody by itself, neither to listeners nor to clients: one that is
+/// free for a moment, while its server is started again, stays free.
+const PORTS: std::ops::Range<u16> = 10_000..22_000;
+
+/// Nobody listens there now, and nobody else in this process is told of it.
 ///
 /// # Panics
 /// When there is none.
 #[must_use]
 pub fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("an address")
+    static NEXT: OnceLock<AtomicUsize> = OnceLock::new();
+    // Another process begins elsewhere.
+    let next = NEXT.get_or_init(|| AtomicUsize::new(rand::random::<u16>().into()));
+    for _ in PORTS {
+        let step = next.fetch_add(1, Ordering::Relaxed) % PORTS.len();
+        let port = PORTS.start + u16::try_from(step).expect("below the number of ports");
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return (Ipv4Addr::LOCALHOST, port).into();
+        }
+    }
+    panic!("no port is free");
 }
 
 /// One request without a body; its status, or nothing while nobody listens.

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use sha2::{Digest, Sha256};
+use lockd_serve::{Secret, SecretError};
 
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ impl Role {
 /// A bearer token, of which only the hash is kept.
 #[derive(Clone)]
 pub struct Token {
-    hash: [u8; 32],
+    secret: Secret,
     roles: Vec<Role>,
 }
 
@@ -45,14 +45,11 @@ impl Token {
     /// # Errors
     /// When it is too short to be a secret, or cannot be sent.
     pub fn new(secret: &str, roles: Vec<Role>) -> Result<Self, AccessError> {
-        let sendable = secret.bytes().all(|byte| byte.is_ascii_graphic());
-        if secret.len() < SECRET_MIN || !sendable {
-            return Err(AccessError::Secret);
-        }
+        let secret = Secret::new(secret)?;
         if roles.is_empty() {
             return Err(AccessError::NoRoles);
         }
-        Ok(Self { hash: Sha256::digest(secret).into(), roles })
+        Ok(Self { secret, roles })
     }
 }
 
@@ -62,12 +59,10 @@ impl std::fmt::Debug for Token {
     }
 }
 
-const SECRET_MIN: usize = 16;
-
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    #[error("a token has at least {SECRET_MIN} visible ASCII characters")]
-    Secret,
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     #[error("a token has at least one role: metrics:read, metrics:write, tasks:run")]
     NoRoles,
     #[error(
@@ -124,9 +119,9 @@ impl Access {
         if self.is_open() || (self.certificates && has_certificate) {
             return Ok(());
         }
-        let hash: [u8; 32] = Sha256::digest(bearer.ok_or(Denied::Unknown)?).into();
-        // Of hashes, so that the time it takes tells nothing about a secret.
-        let token = self.tokens.iter().find(|token| token.hash == hash).ok_or(Denied::Unknown)?;
+        let shown = bearer.ok_or(Denied::Unknown)?;
+        let token = self.tokens.iter().find(|token| token.secret.is(shown));
+        let token = token.ok_or(Denied::Unknown)?;
         if token.roles.contains(&role) { Ok(()) } else { Err(Denied::Forbidden) }
     }
 }
@@ -158,7 +153,7 @@ mod tests {
         assert_eq!(may(Role::MetricsRead, None), Err(Denied::Unknown));
         // A certificate counts only where they are asked for.
         assert_eq!(access.allows(Role::MetricsRead, None, true), Err(Denied::Unknown));
-        assert!(matches!(Token::new("short", vec![Role::TasksRun]), Err(AccessError::Secret)));
+        assert!(matches!(Token::new("short", vec![Role::TasksRun]), Err(AccessError::Secret(_))));
         assert!(matches!(Token::new("0123456789abcdef", vec![]), Err(AccessError::NoRoles)));
     }
 }

@@ -8,9 +8,10 @@ use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ORIGIN, WWW_AUTHENTICATE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN, WWW_AUTHENTICATE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
+use lockd_serve::{Certified, bearer};
 use lockd_wire::error::{ErrorBody, ErrorCode};
 use serde::{Deserialize, Serialize};
 
@@ -34,10 +35,6 @@ pub(super) struct Api {
     pub(super) coordinator: Coordinator,
     pub(super) access: Arc<Access>,
 }
-
-/// Set for connections whose client has shown a certificate.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Certified;
 
 pub(super) fn router(api: Api) -> Router {
     Router::new()
@@ -110,12 +107,6 @@ impl Api {
     fn this(&self) -> ThisInstance {
         ThisInstance::of(&self.coordinator)
     }
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 async fn status(State(api): State<Api>, parts: Parts) -> Answered {

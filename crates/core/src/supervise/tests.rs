@@ -68,6 +68,19 @@ fn a_store_that_is_ahead_raises_the_lock() {
 }
 
 #[test]
+fn a_store_that_refuses_an_open_controller_ends_the_office_and_raises_the_lock() {
+    let (node, actions) = leading().after(Event::Behind(9));
+    assert_eq!(actions, [Action::Publish(Role::Standby), Action::Raise(9), Action::StartAgent]);
+    assert_eq!((node.lock, node.controller), (None, Controller::Closed));
+    assert_eq!(leading().after(Event::Behind(6)), (leading(), vec![]), "of an epoch before");
+    // What was about to be handed over is.
+    let (_, actions) = through(leading(), &[Event::Resign, Event::Behind(9)]);
+    let draining = [Action::Publish(Role::Draining), Action::Drain];
+    let over = [Action::Publish(Role::Standby), Action::Release, Action::StartAgent];
+    assert_eq!(actions, [draining.as_slice(), &over].concat());
+}
+
+#[test]
 fn what_comes_too_late_changes_nothing() {
     let (node, _) = through(Node::default(), &[Event::Granted(3), Event::Lost, Event::Closed]);
     let (after, actions) = through(node, &[Event::Opened(3), Event::Drained, Event::Behind(3)]);
@@ -118,10 +131,12 @@ impl World {
         match event {
             Event::AgentEnded => self.agent_runs = false,
             Event::Closed | Event::Died => self.may_write = None,
+            Event::Behind(seen) => {
+                self.may_write.take_if(|epoch| *epoch <= seen);
+            }
             Event::Granted(_)
             | Event::Lost
             | Event::Opened(_)
-            | Event::Behind(_)
             | Event::Resign
             | Event::Drained
             | Event::Moonlight(_) => {}
@@ -158,7 +173,7 @@ fn is_possible(node: &Node, world: &World, event: Event) -> bool {
         Event::AgentEnded => node.agent == Agent::Stopping,
         Event::Opened(epoch) => world.may_write == Some(epoch),
         Event::Closed => node.controller == Controller::Closing,
-        Event::Behind(_) => false,
+        Event::Behind(seen) => world.may_write.is_some_and(|epoch| epoch <= seen),
         Event::Granted(_)
         | Event::Lost
         | Event::Died

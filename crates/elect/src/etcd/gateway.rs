@@ -1,16 +1,22 @@
 //! etcd's JSON gateway: requests as JSON, keys and values in Base64, numbers as texts.
+//!
+//! Any member may answer. One that fails or is silent is left for the next, at once and for all
+//! that comes after, so every request here must bear being made twice: what changes a key compares
+//! its revision, and a lease has a number that was chosen before.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use lockd_client::chain;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::lock::LockError;
-use crate::outside::{told, trusting};
+use crate::outside::trusting;
 
 /// How etcd is reached.
 #[derive(Clone)]
@@ -26,7 +32,11 @@ impl fmt::Debug for EtcdSettings {
     }
 }
 
+/// How long a member may take for an answer, at most and at least; where there are others, a part of
+/// the time to live, so that they can be asked while there is time left.
 const TIMEOUT: Duration = Duration::from_secs(3);
+const TIMEOUT_MIN: Duration = Duration::from_millis(400);
+const TIMEOUT_PART: u32 = 6;
 /// The longest line of a watch.
 const EVENT_MAX: usize = 1024 * 1024;
 /// How long to wait for a lease that is almost over.
@@ -80,6 +90,15 @@ pub(super) struct Kept {
     pub(super) lease: i64,
 }
 
+/// What came of a transaction.
+pub(super) struct Answer {
+    pub(super) succeeded: bool,
+    /// What was read, in the order of the operations.
+    pub(super) kept: Vec<Option<Kept>>,
+    /// As of when.
+    pub(super) revision: i64,
+}
+
 /// The key was last changed there; zero if it must not exist.
 pub(super) struct Compare<'a> {
     pub(super) key: &'a str,
@@ -108,22 +127,47 @@ impl Operation<'_> {
 
 pub(super) struct Gateway {
     settings: EtcdSettings,
+    timeout: Duration,
+    /// The member that is asked first.
+    first: AtomicUsize,
     /// Shown with every request, where there is a user.
     token: Mutex<Option<String>>,
 }
 
+/// A member that was asked. Unless it answers, also if nobody waits for that any more, another one
+/// is asked first from now on.
+struct Asked<'a> {
+    first: &'a AtomicUsize,
+    member: usize,
+    next: usize,
+    answered: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            self.first.store(self.member, Ordering::Relaxed);
+        } else {
+            let (relaxed, member) = (Ordering::Relaxed, self.member);
+            let _others = self.first.compare_exchange(member, self.next, relaxed, relaxed);
+        }
+    }
+}
+
 impl Gateway {
-    pub(super) fn new(settings: EtcdSettings) -> Self {
-        Self { settings, token: Mutex::new(None) }
+    pub(super) fn new(settings: EtcdSettings, ttl: Duration) -> Self {
+        let alone = settings.endpoints.len() < 2;
+        let timeout =
+            if alone { TIMEOUT } else { (ttl / TIMEOUT_PART).clamp(TIMEOUT_MIN, TIMEOUT) };
+        Self { settings, timeout, first: AtomicUsize::new(0), token: Mutex::new(None) }
     }
 
-    /// What was read comes in the order of the operations.
+    /// Nothing happens unless all of the keys are as they should be.
     pub(super) async fn transact(
         &self,
         compares: &[Compare<'_>],
         then: &[Operation<'_>],
-        otherwise: &[Operation<'_>],
-    ) -> Result<(bool, Vec<Option<Kept>>), LockError> {
+    ) -> Result<Answer, LockError> {
         let compares: Vec<Value> = compares
             .iter()
             .map(|compare| {
@@ -135,22 +179,25 @@ impl Gateway {
                 })
             })
             .collect();
-        let all = |operations: &[Operation<'_>]| -> Vec<Value> {
-            operations.iter().map(Operation::written).collect()
-        };
-        let body = json!({"compare": compares, "success": all(then), "failure": all(otherwise)});
-        let answer = self.ask("/v3/kv/txn", &body).await?;
-        let succeeded = at(&answer, "/succeeded").as_bool().unwrap_or(false);
+        let then: Vec<Value> = then.iter().map(Operation::written).collect();
+        let answer = self.ask("/v3/kv/txn", &json!({"compare": compares, "success": then})).await?;
+        let revision = number(at(&answer, "/header/revision")).ok_or_else(|| garbled(&answer))?;
         let responses = at(&answer, "/responses").as_array().cloned().unwrap_or_default();
         let kept = responses.iter().map(|one| kept(at(one, "/response_range/kvs/0"))).collect();
-        Ok((succeeded, kept))
+        let succeeded = at(&answer, "/succeeded").as_bool().unwrap_or(false);
+        Ok(Answer { succeeded, kept, revision })
     }
 
-    /// A lease for that time, rounded up to what etcd can count.
-    pub(super) async fn grant(&self, ttl: Duration) -> Result<i64, LockError> {
+    /// A lease of this number for that time, rounded up to what etcd can count.
+    pub(super) async fn grant(&self, lease: i64, ttl: Duration) -> Result<(), LockError> {
         let seconds = ttl.as_millis().div_ceil(1_000).to_string();
-        let answer = self.ask("/v3/lease/grant", &json!({"TTL": seconds})).await?;
-        number(at(&answer, "/ID")).ok_or_else(|| garbled(&answer))
+        let body = json!({"ID": lease.to_string(), "TTL": seconds});
+        match self.ask("/v3/lease/grant", &body).await {
+            Ok(_) => Ok(()),
+            // By the same request, a moment ago: one member did it, and another one was asked.
+            Err(LockError::Refused(why)) if why.contains("already exists") => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether it is still there.
@@ -177,13 +224,17 @@ impl Gateway {
         }
     }
 
-    /// Ends when the key is deleted. A watch that breaks ends it too: whoever waits looks then.
-    pub(super) async fn deleted(&self, key: &str) {
+    /// Ends when the key is deleted after that revision. A watch that breaks never ends.
+    pub(super) async fn deleted(&self, key: &str, since: i64) {
+        // From the beginning of the watch on, if it is zero.
+        let start = if since > 0 { since + 1 } else { 0 };
         let body = json!({"create_request": {
             "key": BASE64.encode(key),
             "filters": ["NOPUT"],
+            "start_revision": start.to_string(),
         }});
-        let Ok(mut answer) = self.send("/v3/watch", &body, None).await else {
+        let opened = self.send("/v3/watch", &body, Duration::MAX);
+        let Ok(Ok(mut answer)) = tokio::time::timeout(self.timeout, opened).await else {
             return std::future::pending().await;
         };
         let mut heard = Vec::new();
@@ -206,40 +257,64 @@ impl Gateway {
     }
 
     async fn ask(&self, path: &str, body: &Value) -> Result<Value, LockError> {
-        let answer = self.send(path, body, Some(TIMEOUT)).await?;
-        answer.json().await.map_err(|error| LockError::Unavailable(told(&error)))
+        let answer = self.send(path, body, self.timeout).await?;
+        answer.json().await.map_err(|error| {
+            // It began to answer, and stopped.
+            let next = self.first.load(Ordering::Relaxed) + 1;
+            self.first.store(next % self.settings.endpoints.len().max(1), Ordering::Relaxed);
+            LockError::Unavailable(chain(&error))
+        })
     }
 
-    /// The first of the endpoints that answers. Nothing is repeated that may have been done.
+    /// The answer of the first member that has one.
     async fn send(
         &self,
         path: &str,
         body: &Value,
-        timeout: Option<Duration>,
+        timeout: Duration,
     ) -> Result<Response, LockError> {
+        let endpoints = &self.settings.endpoints;
         let mut failed = LockError::Unavailable("there are no endpoints".into());
-        for endpoint in &self.settings.endpoints {
-            let token = self.token(endpoint).await?;
-            let mut request = self.settings.client.post(format!("{endpoint}{path}")).json(body);
-            if let Some(timeout) = timeout {
-                request = request.timeout(timeout);
-            }
-            if let Some(token) = token {
-                request = request.header("authorization", token);
-            }
-            match request.send().await {
-                Ok(answer) if answer.status().is_success() => return Ok(answer),
-                Ok(answer) => return Err(self.refused(answer).await),
-                Err(error) => {
-                    let connected = !error.is_connect();
-                    failed = LockError::Unavailable(told(&error));
-                    if connected {
-                        break;
-                    }
+        let first = self.first.load(Ordering::Relaxed);
+        let turns = endpoints.iter().enumerate().cycle().skip(first).take(endpoints.len());
+        for (member, endpoint) in turns {
+            let next = (member + 1) % endpoints.len();
+            let mut asked = Asked { first: &self.first, member, next, answered: false };
+            match self.send_to(endpoint, path, body, timeout).await {
+                Ok(answer) => {
+                    asked.answered = true;
+                    return Ok(answer);
                 }
+                Err(error @ LockError::Refused(_)) => {
+                    asked.answered = true;
+                    return Err(error);
+                }
+                Err(error @ LockError::Unavailable(_)) => failed = error,
             }
         }
         Err(failed)
+    }
+
+    async fn send_to(
+        &self,
+        endpoint: &str,
+        path: &str,
+        body: &Value,
+        timeout: Duration,
+    ) -> Result<Response, LockError> {
+        let mut request = self.settings.client.post(format!("{endpoint}{path}")).json(body);
+        if timeout < Duration::MAX {
+            request = request.timeout(timeout);
+        }
+        if let Some(token) = self.token(endpoint).await? {
+            request = request.header("authorization", token);
+        }
+        let answer = request.send().await;
+        let answer = answer.map_err(|error| LockError::Unavailable(chain(&error)))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        Err(self.refused(answer).await)
     }
 
     async fn token(&self, endpoint: &str) -> Result<Option<String>, LockError> {
@@ -248,13 +323,16 @@ impl Gateway {
         if token.is_none() {
             let body = json!({"name": name, "password": password});
             let url = format!("{endpoint}/v3/auth/authenticate");
-            let asked = self.settings.client.post(url).timeout(TIMEOUT).json(&body).send().await;
-            let answer = asked.map_err(|error| LockError::Unavailable(told(&error)))?;
+            let asked = self.settings.client.post(url).timeout(self.timeout).json(&body).send();
+            let answer = asked.await.map_err(|error| LockError::Unavailable(chain(&error)))?;
+            if answer.status().is_server_error() {
+                return Err(LockError::Unavailable(answer.status().to_string()));
+            }
             if !answer.status().is_success() {
                 return Err(LockError::Refused(format!("etcd refuses the user {name:?}")));
             }
             let answer: Value =
-                answer.json().await.map_err(|error| LockError::Unavailable(told(&error)))?;
+                answer.json().await.map_err(|error| LockError::Unavailable(chain(&error)))?;
             *token = at(&answer, "/token").as_str().map(Into::into);
         }
         Ok(token.clone())

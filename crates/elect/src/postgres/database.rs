@@ -2,22 +2,45 @@
 //! two of them, so a process that stops in between holds up nobody.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::session::{PostgresSettings, Session};
+use super::session::{Ears, PostgresSettings, Session};
 use crate::lock::LockError;
 
-/// A connection that is made when it is needed, and made anew after it broke. Nothing is ever sent
-/// twice on its own account.
+/// A connection that is made when it is needed, and made anew after it broke or did not answer.
+/// Nothing is ever sent twice on its own account.
 #[derive(Debug)]
 pub struct Database {
     settings: PostgresSettings,
     /// Run on every new connection.
     set_up: &'static str,
-    session: Mutex<Option<Arc<Session>>>,
+    session: Mutex<Option<Arc<Line>>>,
+}
+
+/// A session, and whether new requests may use it.
+#[derive(Debug)]
+struct Line {
+    session: Session,
+    doubted: AtomicBool,
+}
+
+/// A request that may be given up by whoever asked. If it is, nothing is known of its session: the
+/// next request has a new one, while those that wait for answers on the old one still get them.
+struct Asked {
+    line: Arc<Line>,
+    answered: bool,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.line.doubted.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Database {
@@ -27,36 +50,44 @@ impl Database {
         Self { settings, set_up, session: Mutex::new(None) }
     }
 
-    async fn session(&self) -> Result<Arc<Session>, LockError> {
+    async fn ask(&self) -> Result<Asked, LockError> {
         let mut session = self.session.lock().await;
-        if let Some(session) = session.as_ref().filter(|session| session.is_open()) {
-            return Ok(Arc::clone(session));
+        let usable =
+            |line: &&Arc<Line>| line.session.is_open() && !line.doubted.load(Ordering::Relaxed);
+        if let Some(line) = session.as_ref().filter(usable) {
+            return Ok(Asked { line: Arc::clone(line), answered: false });
         }
-        let made = Session::open(&self.settings, self.set_up, Arc::default(), Arc::default());
-        let made = Arc::new(made.await?);
-        *session = Some(Arc::clone(&made));
-        Ok(made)
+        let made = Session::open(&self.settings, self.set_up, Ears::default()).await?;
+        let line = Arc::new(Line { session: made, doubted: AtomicBool::new(false) });
+        *session = Some(Arc::clone(&line));
+        Ok(Asked { line, answered: false })
     }
 
     /// The number of rows that were changed.
     ///
     /// # Errors
-    /// When the database cannot be asked, or refuses it.
+    /// When the database cannot be asked, does not answer in time, or refuses it.
     pub async fn run(
         &self,
         statement: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, LockError> {
-        self.session().await?.run(statement, values).await
+        let mut asked = self.ask().await?;
+        let answer = asked.line.session.run(statement, values).await;
+        asked.answered = true;
+        answer
     }
 
     /// # Errors
-    /// When the database cannot be asked, or refuses it.
+    /// When the database cannot be asked, does not answer in time, or refuses it.
     pub async fn rows(
         &self,
         statement: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, LockError> {
-        self.session().await?.rows(statement, values).await
+        let mut asked = self.ask().await?;
+        let answer = asked.line.session.rows(statement, values).await;
+        asked.answered = true;
+        answer
     }
 }

@@ -1,18 +1,23 @@
-//! A session of PostgreSQL that belongs to one lock.
+//! A session of PostgreSQL. Whatever is asked has an end in time, on the server and here; a session
+//! that does not answer is not used again.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lockd_client::chain;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Connection, Error, NoTls, Row, SimpleQueryMessage,
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::lock::LockError;
-use crate::outside::{told, trusting};
+use crate::outside::trusting;
 
 /// How a database is reached.
 #[derive(Clone)]
@@ -50,12 +55,39 @@ impl PostgresSettings {
         self
     }
 
-    /// For a connection.
+    /// For a connection, and for an answer.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
+
+    /// Not longer than this.
+    pub(super) fn timeout_at_most(self, longest: Duration) -> Self {
+        let timeout = self.timeout.min(longest);
+        self.timeout(timeout)
+    }
+
+    /// What every session is told first: nothing takes longer than whoever asked waits for it, and
+    /// what was confirmed is on a disk.
+    fn manners(&self) -> String {
+        let longest = (self.timeout - self.timeout / 5).as_millis().max(1);
+        format!(
+            "SET statement_timeout = {longest}; SET lock_timeout = {longest};
+             SELECT set_config('synchronous_commit', 'on', false)
+             WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+        )
+    }
+}
+
+/// Who hears from a session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ears {
+    /// Notifications with this text are told.
+    pub(super) name: String,
+    pub(super) told: Arc<Notify>,
+    /// That the session has ended.
+    pub(super) ended: Arc<Notify>,
 }
 
 /// Ends its connection when it goes.
@@ -63,6 +95,9 @@ impl PostgresSettings {
 pub(super) struct Session {
     client: Client,
     speaks: JoinHandle<()>,
+    timeout: Duration,
+    given_up: AtomicBool,
+    ended: Arc<Notify>,
 }
 
 impl Drop for Session {
@@ -73,54 +108,74 @@ impl Drop for Session {
 
 /// One after the other: two who make a table at the same time would not both be content.
 const IN_LINE: &str = "SELECT pg_advisory_xact_lock(5494762870);";
+/// How long a connection may be silent before the system asks whether the other side is there.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+const ALIVE_TRIES: u32 = 3;
 
-/// For leader locks.
-pub(super) const LEADERS: &str = "
-    CREATE TABLE IF NOT EXISTS lockd_leader (
-        name text PRIMARY KEY,
-        epoch bigint NOT NULL,
-        holder text NOT NULL,
-        incarnation text NOT NULL,
-        backend integer NOT NULL,
-        renewed_at timestamptz NOT NULL,
-        released boolean NOT NULL
-    );
-    LISTEN lockd_leader";
+const NO_ANSWER: &str = "PostgreSQL does not answer in time";
 
 impl Session {
-    /// `told` hears notifications, `shaken` when the session ends.
     pub(super) async fn open(
         settings: &PostgresSettings,
         set_up: &str,
-        told: Arc<Notify>,
-        shaken: Arc<Notify>,
+        ears: Ears,
     ) -> Result<Self, LockError> {
+        let opening = async {
+            let session = Self::connect(settings, ears).await?;
+            session.asked(session.client.batch_execute(&settings.manners())).await?;
+            // All of it is one transaction.
+            let statements = format!("{IN_LINE}{set_up}");
+            session.asked(session.client.batch_execute(&statements)).await?;
+            Ok(session)
+        };
+        // Connecting and setting it up together.
+        let opened = tokio::time::timeout(settings.timeout * 2, opening).await;
+        opened.unwrap_or_else(|_| Err(LockError::Unavailable(NO_ANSWER.into())))
+    }
+
+    async fn connect(settings: &PostgresSettings, ears: Ears) -> Result<Self, LockError> {
+        let PostgresSettings { timeout, .. } = *settings;
         let mut config = settings.config.clone();
-        config.connect_timeout(settings.timeout).tcp_user_timeout(settings.timeout);
+        config.connect_timeout(timeout).tcp_user_timeout(timeout);
+        config.keepalives_idle(ALIVE_EVERY).keepalives_interval(ALIVE_EVERY);
+        config.keepalives_retries(ALIVE_TRIES);
         config.application_name("lockd leader");
+        let ended = Arc::clone(&ears.ended);
         let opening = async {
             match &settings.authorities {
                 None => {
                     let (client, connection) = config.connect(NoTls).await?;
-                    Ok((client, speak(connection, told, shaken)))
+                    Ok((client, speak(connection, ears)))
                 }
                 Some(pem) => {
                     let tls = MakeRustlsConnect::new(trusting(pem));
                     let (client, connection) = config.connect(tls).await?;
-                    Ok((client, speak(connection, told, shaken)))
+                    Ok((client, speak(connection, ears)))
                 }
             }
         };
         let (client, speaks) = opening.await.map_err(|error: Error| fault(&error))?;
-        let session = Self { client, speaks };
-        // All of it is one transaction.
-        let statements = format!("{IN_LINE}{set_up}");
-        let set_up = session.client.batch_execute(&statements);
-        match tokio::time::timeout(settings.timeout, set_up).await {
-            Ok(Ok(())) => Ok(session),
-            Ok(Err(error)) => Err(fault(&error)),
-            Err(_) => Err(LockError::Unavailable("no answer in time".into())),
-        }
+        Ok(Self { client, speaks, timeout, given_up: AtomicBool::new(false), ended })
+    }
+
+    /// Whether two connections are served by one session: then something in between deals them
+    /// out as it likes, and nothing that belongs to a session can be relied on.
+    pub(super) async fn is_pooled(&self, settings: &PostgresSettings) -> Result<bool, LockError> {
+        let first = self.backend().await?;
+        let looking = async { Self::connect(settings, Ears::default()).await?.backend().await };
+        let second = tokio::time::timeout(settings.timeout, looking).await;
+        // Who cannot have a second one has learnt nothing.
+        Ok(matches!(second, Ok(Ok(second)) if second == first))
+    }
+
+    /// The number of the process that serves it.
+    async fn backend(&self) -> Result<Option<String>, LockError> {
+        let answer = self.client.simple_query("SELECT pg_backend_pid()");
+        let answer = self.asked(answer).await?;
+        Ok(answer.iter().find_map(|message| {
+            let SimpleQueryMessage::Row(row) = message else { return None };
+            row.get(0).map(Into::into)
+        }))
     }
 
     /// The number of rows that were changed.
@@ -129,7 +184,7 @@ impl Session {
         statement: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, LockError> {
-        self.client.execute(statement, values).await.map_err(|error| fault(&error))
+        self.asked(self.client.execute(statement, values)).await
     }
 
     /// The one row, if there is one.
@@ -138,7 +193,7 @@ impl Session {
         statement: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>, LockError> {
-        self.client.query_opt(statement, values).await.map_err(|error| fault(&error))
+        self.asked(self.client.query_opt(statement, values)).await
     }
 
     pub(super) async fn rows(
@@ -146,20 +201,44 @@ impl Session {
         statement: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, LockError> {
-        self.client.query(statement, values).await.map_err(|error| fault(&error))
+        self.asked(self.client.query(statement, values)).await
+    }
+
+    /// An answer in time, or the end of the session.
+    async fn asked<T>(
+        &self,
+        asking: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, LockError> {
+        match tokio::time::timeout(self.timeout, asking).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                if is_reader(&error) {
+                    // The next one may be that of whoever may write.
+                    self.give_up();
+                }
+                Err(fault(&error))
+            }
+            Err(_) => {
+                self.give_up();
+                Err(LockError::Unavailable(NO_ANSWER.into()))
+            }
+        }
+    }
+
+    /// It is not used again, and what it held is lost.
+    pub(super) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+        self.speaks.abort();
+        self.ended.notify_one();
     }
 
     pub(super) fn is_open(&self) -> bool {
-        !self.client.is_closed()
+        !self.given_up.load(Ordering::Relaxed) && !self.client.is_closed()
     }
 }
 
 /// Carries what is said, until the session ends.
-fn speak<S, T>(
-    mut connection: Connection<S, T>,
-    told: Arc<Notify>,
-    shaken: Arc<Notify>,
-) -> JoinHandle<()>
+fn speak<S, T>(mut connection: Connection<S, T>, ears: Ears) -> JoinHandle<()>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
@@ -167,7 +246,9 @@ where
     let speaking = async move {
         loop {
             match std::future::poll_fn(|context| connection.poll_message(context)).await {
-                Some(Ok(AsyncMessage::Notification(_))) => told.notify_one(),
+                Some(Ok(AsyncMessage::Notification(news))) if news.payload() == ears.name => {
+                    ears.told.notify_one();
+                }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
                     tracing::debug!(%error, "a session of PostgreSQL ended");
@@ -176,18 +257,29 @@ where
                 None => break,
             }
         }
-        shaken.notify_one();
+        // Whoever hears that it has ended must find it closed.
+        drop(connection);
+        ears.ended.notify_one();
     };
     #[expect(clippy::disallowed_methods, reason = "ends with its session")]
     tokio::spawn(speaking)
 }
 
+/// It was asked to write, and only reads: a standby, or about to become one.
+const READ_ONLY: &str = "25006";
+/// Somebody had what it needed for too long.
+const LOCK_TIMEOUT: &str = "55P03";
+
+fn is_reader(error: &Error) -> bool {
+    error.code().is_some_and(|code| code.code() == READ_ONLY)
+}
+
 /// What the same request would meet again: no right, no such database, a wrong password.
 pub(super) fn fault(error: &Error) -> LockError {
-    let text = told(error);
+    let text = chain(error);
     // By class: connection lost, resources, operator's doing, too many connections pass.
     let refused = error.code().is_some_and(|code| {
-        let passes = ["08", "40", "53", "57", "58"];
+        let passes = ["08", "40", "53", "57", "58", READ_ONLY, LOCK_TIMEOUT];
         !passes.iter().any(|class| code.code().starts_with(class))
     });
     if refused { LockError::Refused(text) } else { LockError::Unavailable(text) }

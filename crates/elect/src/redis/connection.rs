@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
@@ -70,6 +71,22 @@ pub struct Redis {
 struct Shared {
     settings: RedisSettings,
     connection: Mutex<Option<Connection>>,
+    /// Somebody gave up waiting for an answer: the next request has a new connection.
+    doubted: AtomicBool,
+}
+
+/// A request whose answer somebody waits for, until it is there.
+struct Asked<'a> {
+    doubted: &'a AtomicBool,
+    answered: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.doubted.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl fmt::Debug for Redis {
@@ -87,7 +104,8 @@ enum Connection {
 impl Redis {
     #[must_use]
     pub fn new(settings: RedisSettings) -> Self {
-        Self { shared: Arc::new(Shared { settings, connection: Mutex::new(None) }) }
+        let doubted = AtomicBool::new(false);
+        Self { shared: Arc::new(Shared { settings, connection: Mutex::new(None), doubted }) }
     }
 
     #[must_use]
@@ -105,7 +123,10 @@ impl Redis {
     ) -> Result<T, RedisFault> {
         let asked = async {
             let mut connection = self.connection().await?;
-            match script.invoke_async(&mut connection).await {
+            let mut asked = Asked { doubted: &self.shared.doubted, answered: false };
+            let answer = script.invoke_async(&mut connection).await;
+            asked.answered = true;
+            match answer {
                 Ok(answer) => Ok(answer),
                 Err(error) => Err(self.failed(error).await),
             }
@@ -120,7 +141,10 @@ impl Redis {
     pub async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisFault> {
         let asked = async {
             let mut connection = self.connection().await?;
-            match command.query_async(&mut connection).await {
+            let mut asked = Asked { doubted: &self.shared.doubted, answered: false };
+            let answer = command.query_async(&mut connection).await;
+            asked.answered = true;
+            match answer {
                 Ok(answer) => Ok(answer),
                 Err(error) => Err(self.failed(error).await),
             }
@@ -142,6 +166,9 @@ impl Redis {
 
     async fn connection(&self) -> Result<Connection, RedisFault> {
         let mut connection = self.shared.connection.lock().await;
+        if self.shared.doubted.swap(false, Ordering::Relaxed) {
+            *connection = None;
+        }
         if let Some(connection) = &*connection {
             return Ok(connection.clone());
         }

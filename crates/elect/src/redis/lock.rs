@@ -34,12 +34,14 @@ const THIS_RUN: &str = r"
 
 /// An epoch is at least the time of Redis in milliseconds, so that one who has lost its memory and
 /// saw nobody goes on above all that went before. Whoever is granted the lock within two times to
-/// live after memory may have been lost is told, not only the first.
+/// live after memory may have been lost is told, not only the first. An epoch that its leader has
+/// begun to let go of is not granted to it again: what lets go of it may arrive late.
 static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&format!(
         r"
         {THIS_RUN}
         local id, incarnation, ttl, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+        local let_go = tonumber(ARGV[5])
         local leader = redis.call('GET', KEYS[1])
         local holder = redis.call('GET', KEYS[3])
         local stored = tonumber(redis.call('GET', KEYS[4]) or '0')
@@ -50,7 +52,7 @@ static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
         if now - tonumber(forgot) < 2 * tonumber(ttl) then kept = 0 end
         if leader then
             local mine = string.format('%s:%.0f', incarnation, stored)
-            if leader == id and holder == mine and stored >= seen and known == run then
+            if leader == id and holder == mine and stored >= seen and stored > let_go and known == run then
                 redis.call('PEXPIRE', KEYS[1], ttl)
                 redis.call('PEXPIRE', KEYS[3], ttl)
                 return {{1, string.format('%.0f', stored), kept}}
@@ -123,6 +125,8 @@ pub struct RedisLock {
     ttl: Duration,
     prefix: String,
     seen: AtomicU64,
+    /// The latest epoch that was asked to end.
+    let_go: AtomicU64,
     vacated: std::sync::Arc<Notify>,
     stop: CancellationToken,
     listens: Mutex<bool>,
@@ -144,6 +148,7 @@ impl RedisLock {
             ttl,
             prefix: prefix.into(),
             seen: AtomicU64::new(0),
+            let_go: AtomicU64::new(0),
             vacated: std::sync::Arc::default(),
             stop: CancellationToken::new(),
             listens: Mutex::new(false),
@@ -177,7 +182,7 @@ impl RedisLock {
 
     async fn try_now(&self) -> Result<Attempt, LockError> {
         let mut ask = self.invoke(&ACQUIRE);
-        ask.arg(self.ttl_ms()).arg(self.seen().0);
+        ask.arg(self.ttl_ms()).arg(self.seen().0).arg(self.let_go.load(Ordering::Relaxed));
         match self.redis.run(&ask).await? {
             Acquired::Granted(epoch, kept) => {
                 self.saw(epoch);
@@ -273,6 +278,7 @@ impl LeaderLock for RedisLock {
 
     fn release(&self, epoch: Epoch) -> BoxFuture<'_, Result<(), LockError>> {
         Box::pin(async move {
+            self.let_go.fetch_max(epoch.0, Ordering::Relaxed);
             let mut ask = self.invoke(&RELEASE);
             ask.arg(epoch.0);
             let _was_held: i64 = self.redis.run(&ask).await?;

@@ -2,27 +2,29 @@
 
 use anyhow::Context as _;
 use lockd_cli::folder;
-use lockd_client::{Client, ClientBundle};
+use lockd_client::Client;
 use lockd_coordinator::Backend;
 use lockd_elect::redis::{Address, RedisSettings};
 use lockd_server::Server;
 use lockd_server::config::{self, Layers};
 
+use super::super::daemon::{Ended, client_bundle};
 use super::settings::{Keeper, Settled};
 
 /// The backend, and the server that runs for it.
-pub(super) async fn open(settled: &Settled) -> anyhow::Result<(Backend, Option<Server>)> {
+pub(super) async fn open(settled: &Settled) -> Result<(Backend, Option<Server>), Ended> {
     match settled.keeper {
-        Keeper::Redis => Ok((redis(settled)?, None)),
+        Keeper::Redis => Ok((redis(settled).map_err(Ended::wrong)?, None)),
         Keeper::Lockd => {
             let (client, server) = match &settled.server {
-                Some(url) => (client(url, settled)?, None),
+                Some(url) => (client(url, settled).map_err(Ended::wrong)?, None),
                 None => {
-                    let (url, server) = embedded(settled).await?;
-                    (Client::connect(&url)?, Some(server))
+                    let (url, server) = embedded(settled).await.map_err(Ended::failed)?;
+                    (Client::connect(&url).map_err(Ended::failed)?, Some(server))
                 }
             };
-            Ok((Backend::lockd(&client, &settled.coordinator)?, server))
+            let backend = Backend::lockd(&client, &settled.coordinator).map_err(Ended::wrong)?;
+            Ok((backend, server))
         }
     }
 }
@@ -45,9 +47,7 @@ fn redis(settled: &Settled) -> anyhow::Result<Backend> {
 fn client(url: &str, settled: &Settled) -> anyhow::Result<Client> {
     let mut builder = Client::builder().endpoint(url);
     if let Some(path) = &settled.server_bundle {
-        let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-        builder = builder.bundle(ClientBundle::parse(&shown, &text)?);
+        builder = builder.bundle(client_bundle(path)?);
     }
     Ok(builder.build()?)
 }

@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use lockd_coordinator::Settings;
 use lockd_coordinator::sidecar::{TaskSpec, maybe_span, span};
 use serde::Deserialize;
+
+use super::super::daemon;
 
 /// Take part in a cluster of instances: heartbeats, leadership, tasks on the leader only
 ///
@@ -174,16 +175,7 @@ pub(super) struct Settled {
 
 impl CoordinatorArgs {
     pub(super) fn settle(self) -> anyhow::Result<Settled> {
-        let filed: Given = match &self.config {
-            Some(path) => {
-                let shown = path.display();
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("cannot read the settings file {shown}"))?;
-                serde_saphyr::from_str(&text)
-                    .with_context(|| format!("the settings file {shown} cannot be used"))?
-            }
-            None => Given::default(),
-        };
+        let filed: Given = daemon::settings_file(self.config.as_deref())?;
         let given = self.given;
         let named = given.instance_id.or(filed.instance_id).or(self.hostname);
         let named = named.filter(|name| !name.is_empty());

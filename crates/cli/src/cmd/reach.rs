@@ -1,0 +1,222 @@
+//! Addresses of locks and stores, as they are written in settings, and what is there.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use lockd_client::Client;
+use lockd_elect::etcd::{EtcdLock, EtcdSettings};
+use lockd_elect::lockd::LockdLock;
+use lockd_elect::postgres::{PostgresLock, PostgresSettings};
+use lockd_elect::redis::{Address, Redis, RedisLock, RedisSettings};
+use lockd_elect::{Candidate, LeaderLock};
+use lockd_jobs::ledger::Ledger;
+use lockd_jobs::ledger::lockd::LockdLedger;
+use lockd_jobs::ledger::postgres::PostgresLedger;
+
+const CLUSTER_MAX: usize = 64;
+
+/// An address, and what to show there.
+#[derive(Clone)]
+pub(super) struct Reach {
+    /// The setting that it comes from.
+    pub(super) flag: &'static str,
+    pub(super) url: String,
+    /// The bundle of a client, for lockd.
+    pub(super) bundle: Option<PathBuf>,
+    /// Certificates of authorities, for the others.
+    pub(super) authorities: Option<PathBuf>,
+}
+
+/// The name of a cluster is part of keys.
+pub(super) fn check_cluster(name: &str) -> anyhow::Result<()> {
+    let may =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let starts = name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    if !starts || name.len() > CLUSTER_MAX || !name.bytes().all(may) {
+        anyhow::bail!(
+            "{name:?} is no name of a cluster: lower-case letters, digits, - and ., at most \
+             {CLUSTER_MAX}"
+        );
+    }
+    Ok(())
+}
+
+impl Reach {
+    fn scheme(&self) -> &str {
+        self.url.split_once("://").map_or("", |(scheme, _)| scheme)
+    }
+
+    fn pem(&self) -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(path) = &self.authorities else { return Ok(None) };
+        let read = std::fs::read(path);
+        Ok(Some(read.with_context(|| format!("cannot read {}", path.display()))?))
+    }
+
+    /// Requests take no longer than this.
+    fn postgres(&self, timeout: Duration) -> anyhow::Result<PostgresSettings> {
+        let settings = PostgresSettings::parse(&self.url).map_err(|error| {
+            anyhow::anyhow!("{error}: it is written as postgres://user:password@host:port/database")
+        })?;
+        let settings = settings.timeout(timeout);
+        Ok(match self.pem()? {
+            Some(pem) => settings.authorities(pem),
+            None => settings,
+        })
+    }
+
+    /// The leader lock of a cluster, for one candidate.
+    pub(super) fn lock(
+        &self,
+        cluster: &str,
+        candidate: Candidate,
+        ttl: Duration,
+    ) -> anyhow::Result<Arc<dyn LeaderLock>> {
+        let lock = self.any_lock(cluster, candidate, ttl);
+        lock.with_context(|| format!("{} cannot be used", self.flag))
+    }
+
+    fn any_lock(
+        &self,
+        cluster: &str,
+        candidate: Candidate,
+        ttl: Duration,
+    ) -> anyhow::Result<Arc<dyn LeaderLock>> {
+        // A leader must be able to ask more than once before its time is over.
+        let timeout = (ttl / 6).clamp(Duration::from_millis(250), Duration::from_secs(3));
+        Ok(match self.scheme() {
+            "lockd" => {
+                let client = client(&self.url, self.bundle.as_deref())?;
+                Arc::new(LockdLock::new(client, &format!("ha/{cluster}/leader"), candidate, ttl))
+            }
+            "postgres" | "postgresql" => {
+                let timeout = timeout.max(Duration::from_secs(1));
+                Arc::new(PostgresLock::new(self.postgres(timeout)?, cluster, candidate, ttl))
+            }
+            "etcd" | "etcds" => {
+                let settings = EtcdSettings::parse(&self.url, self.pem()?.as_deref());
+                let settings = settings.map_err(anyhow::Error::msg)?;
+                Arc::new(EtcdLock::new(settings, &format!("lockd/ha/{cluster}"), candidate, ttl))
+            }
+            scheme if scheme.starts_with("redis") => {
+                let mut settings = RedisSettings::new(Address::parse(&self.url)?);
+                settings.timeout = settings.timeout.min(timeout);
+                settings.authorities = self.pem()?;
+                // One slot of a Redis cluster has them all.
+                let prefix = format!("{{lockd:ha:{cluster}}}");
+                Arc::new(RedisLock::new(Redis::new(settings), &prefix, candidate, ttl))
+            }
+            _ => anyhow::bail!(
+                "{:?} is no lock: it begins with lockd://, postgres://, etcd:// or redis://",
+                shown(&self.url)
+            ),
+        })
+    }
+
+    /// The jobs of a cluster.
+    pub(super) fn ledger(&self, cluster: &str) -> anyhow::Result<Arc<dyn Ledger>> {
+        let ledger = self.any_ledger(cluster);
+        ledger.with_context(|| format!("{} cannot be used", self.flag))
+    }
+
+    fn any_ledger(&self, cluster: &str) -> anyhow::Result<Arc<dyn Ledger>> {
+        Ok(match self.scheme() {
+            "lockd" => {
+                let client = client(&self.url, self.bundle.as_deref())?;
+                Arc::new(LockdLedger::new(client, &format!("ha/{cluster}/controller")))
+            }
+            "postgres" | "postgresql" => {
+                Arc::new(PostgresLedger::new(self.postgres(Duration::from_secs(3))?, cluster))
+            }
+            _ => anyhow::bail!(
+                "{:?} is no store of jobs: it begins with lockd:// or postgres://",
+                shown(&self.url)
+            ),
+        })
+    }
+}
+
+/// Without what may be a password.
+fn shown(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://...@{rest}"),
+        (None, Some((_, rest))) => format!("...@{rest}"),
+        (Some(_) | None, None) => url.to_owned(),
+    }
+}
+
+/// A client of `lockd://host:port,host:port?insecure=1&namespace=NAME`.
+fn client(url: &str, bundle: Option<&Path>) -> anyhow::Result<Client> {
+    let written = shown(url);
+    let wrong =
+        || format!("{written:?} is not written as lockd://host:port[,host:port][?insecure=1]");
+    let rest = url.strip_prefix("lockd://").with_context(wrong)?;
+    let (hosts, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (mut insecure, mut namespace) = (false, None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("insecure", "1" | "true")) => insecure = true,
+            Some(("insecure", "0" | "false")) => insecure = false,
+            Some(("namespace", name)) => namespace = Some(name),
+            Some(_) | None => {
+                anyhow::bail!(
+                    "{pair:?} in {written:?} is not known: insecure=1 and namespace=NAME are"
+                )
+            }
+        }
+    }
+    let scheme = if insecure { "http" } else { "https" };
+    let mut builder = Client::builder();
+    for host in hosts.trim_end_matches('/').split(',') {
+        anyhow::ensure!(!host.is_empty(), wrong());
+        builder = builder.endpoint(format!("{scheme}://{host}"));
+    }
+    if let Some(namespace) = namespace {
+        builder = builder.namespace(namespace);
+    }
+    match bundle {
+        Some(path) => builder = builder.bundle(super::daemon::client_bundle(path)?),
+        None => anyhow::ensure!(
+            insecure,
+            "{written:?} needs the bundle of a client, or ?insecure=1 for a server without TLS"
+        ),
+    }
+    Ok(builder.build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_addresses_are_told_what_is_right() {
+        let told = |url: &str| {
+            let (flag, url) = ("--lock", url.into());
+            let reach = Reach { flag, url, bundle: None, authorities: None };
+            let candidate = Candidate::new("a");
+            let lock = reach.lock("default", candidate, Duration::from_secs(1));
+            lock.map(drop).map_err(|error| super::super::told(&error))
+        };
+        assert_eq!(told("lockd://127.0.0.1:9341?insecure=1"), Ok(()));
+        assert_eq!(told("lockd://a:1,b:1?insecure=1&namespace=ha"), Ok(()));
+        assert!(told("lockd://127.0.0.1:9341").unwrap_err().contains("insecure=1"));
+        assert!(told("lockd://a:1?secure=1").unwrap_err().contains("not known"));
+        assert!(told("lockd://,?insecure=1").unwrap_err().contains("lockd://host:port"));
+        assert!(told("consul://user:secret@a").unwrap_err().contains("begins with lockd://"));
+        assert!(!told("consul://user:secret@a").unwrap_err().contains("secret"));
+        assert!(told("redis://").unwrap_err().contains("host"));
+        let postgres = told("postgres://user:secret@a:b:c/d").unwrap_err();
+        assert!(postgres.starts_with("--lock cannot be used: "), "{postgres}");
+        assert!(postgres.contains("postgres://user:password@host"), "{postgres}");
+        assert!(!told("lockd://user:secret@a").unwrap_err().contains("secret"));
+    }
+
+    #[test]
+    fn a_cluster_has_a_plain_name() {
+        assert!(check_cluster("default").is_ok() && check_cluster("eu-1.prod").is_ok());
+        for wrong in ["", "A", "a b", "a/b", "-a", &"x".repeat(65)] {
+            assert!(check_cluster(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! A port that is served over HTTP, with or without TLS: connections with bounds, a stop that lets
+//! requests end, and who may come in. What is answered is the caller's.
+
+mod port;
+mod secret;
+
+pub use port::{Bound, Certified, Door, ServeError, Serving, connections_max};
+pub use secret::{Secret, SecretError, bearer};

@@ -1,11 +1,11 @@
 //! Nodes on a network that is not theirs alone: whoever comes, shows a certificate.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use lockd_tests::http::Connection;
 use lockd_tests::{Place, Request, server};
 
-use super::site::{Kind, Node, Plan, Site, bundle, nothing, until_state};
+use super::site::{Kind, Node, Plan, SOON, Site, bundle, nothing, until_state};
 
 /// The events of a node, from now on.
 struct Events(Connection);
@@ -16,7 +16,7 @@ impl Events {
         connection.send(&Request::get("/v1/events")).expect("sent");
         let head = connection.reply_head().expect("an answer");
         assert_eq!(head.status, 200);
-        connection.socket.patience(Duration::from_secs(30)).expect("a socket");
+        connection.socket.patience(SOON).expect("a socket");
         Self(connection)
     }
 
@@ -24,7 +24,10 @@ impl Events {
     fn until(&mut self, id: &str, state: &str) {
         let mut heard = String::new();
         let state = format!("\"{state}\"");
+        let start = Instant::now();
         while !heard.lines().any(|line| line.contains(id) && line.contains(&state)) {
+            // Signs of life come all the time.
+            assert!(start.elapsed() < SOON, "{state} of {id} is not told: {heard}");
             let piece = self.0.chunk().unwrap_or_else(|error| panic!("{error} after {heard}"));
             heard.push_str(&String::from_utf8_lossy(&piece.expect("it goes on")));
         }

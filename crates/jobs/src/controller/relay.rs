@@ -16,6 +16,8 @@ use super::follow::told;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(5);
+/// A leader that is just gone is not worth a word, so many failures in a row are.
+const FAILURES_TOLD: u32 = 4;
 /// Leaders are never silent for so long.
 const SILENCE: Duration = Duration::from_secs(45);
 /// The longest event.
@@ -44,10 +46,18 @@ pub(crate) async fn relay(shared: Arc<Shared>, leader: String, stop: Cancellatio
     let relaying = async {
         let Some(client) = client(shared.settings.relaying.tls.clone()) else { return };
         let mut pause = PAUSE_MIN;
+        let mut in_vain = 0_u32;
         loop {
             let mut heard = false;
-            if let Err(error) = listen(&shared, &client, &leader, &mut heard).await {
-                tracing::debug!(%error, "the leader's events cannot be heard");
+            let ended = listen(&shared, &client, &leader, &mut heard).await;
+            in_vain = if heard { 0 } else { in_vain.saturating_add(1) };
+            if let Err(error) = ended {
+                if in_vain == FAILURES_TOLD {
+                    let hint = hint(&shared, &leader);
+                    tracing::warn!(%error, leader, "the leader's events are not heard here{hint}");
+                } else {
+                    tracing::debug!(%error, leader, "the leader's events cannot be heard");
+                }
             }
             pause = if heard { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
             tokio::time::sleep(pause).await;
@@ -58,6 +68,11 @@ pub(crate) async fn relay(shared: Arc<Shared>, leader: String, stop: Cancellatio
         () = stop.cancelled() => {}
         () = relaying => {}
     }
+}
+
+fn hint(shared: &Shared, leader: &str) -> &'static str {
+    let is_secure = leader.starts_with("https:");
+    if is_secure && shared.settings.relaying.tls.is_none() { ": pass --peer-bundle" } else { "" }
 }
 
 async fn listen(

@@ -12,6 +12,8 @@ mod lockd;
 mod postgres;
 #[path = "elect/redis.rs"]
 mod redis;
+#[path = "elect/secure.rs"]
+mod secure;
 #[path = "elect/sessions.rs"]
 mod sessions;
 

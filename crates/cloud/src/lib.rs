@@ -15,4 +15,4 @@ pub use double::{Double, Flaw, GcsDouble, S3Double, Upload};
 pub use op::{Counts, Op};
 pub use proxy::{Fault, Plan, Proxy};
 pub use recorder::{Exchange, Recorder};
-pub use servers::{Azurite, Etcd, Moto, Postgres, Redis, free_port};
+pub use servers::{Azurite, Etcd, Moto, Postgres, Redis, ServerFiles, free_port};

@@ -6,6 +6,7 @@ mod moto;
 mod postgres;
 mod process;
 mod redis;
+mod secure;
 
 pub use azurite::Azurite;
 pub use etcd::Etcd;
@@ -13,3 +14,4 @@ pub use moto::Moto;
 pub use postgres::Postgres;
 pub use process::free_port;
 pub use redis::Redis;
+pub use secure::ServerFiles;

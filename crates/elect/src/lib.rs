@@ -8,6 +8,7 @@ mod lock;
 
 mod campaign;
 mod outside;
+mod tls;
 
 pub mod etcd;
 pub mod lockd;
@@ -21,3 +22,4 @@ pub use campaign::{Campaign, Leadership, Office, Pace};
 pub use lock::{
     Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Memory, Renewal,
 };
+pub use tls::{Identity, Tls};

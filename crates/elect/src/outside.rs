@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use lockd_client::clock::{Clock, Moment};
 use parking_lot::Mutex;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 
 use crate::lock::Memory;
 
@@ -27,11 +25,4 @@ impl Forgetting {
             Some(_) | None => Memory::Kept,
         }
     }
-}
-
-/// TLS that trusts these authorities, in PEM, and nobody else.
-pub(crate) fn trusting(pem: &[u8]) -> rustls::ClientConfig {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
-    rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
 }

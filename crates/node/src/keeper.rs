@@ -12,6 +12,8 @@ use std::time::Duration;
 use lockd_child::{Child, Program, Stream};
 use lockd_wire::node::environment;
 
+pub(crate) use signal::let_through;
+
 use crate::order::Order;
 use crate::settings::NodeSettings;
 

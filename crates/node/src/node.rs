@@ -20,12 +20,12 @@ use crate::folder::Folder;
 use crate::history::Chronicle;
 use crate::keeper::agent::AgentOrder;
 use crate::keeper::probe::Probe;
-use crate::keeper::{Programs, agent, controller};
+use crate::keeper::{Programs, agent, controller, let_through};
 use crate::metrics::Metrics;
 use crate::operator::{self, Access, Refusal};
 use crate::order::Order;
 use crate::peers::{Callers, Table};
-use crate::settings::{NodeSettings, StartError};
+use crate::settings::{NodeSettings, RoleChange, StartError};
 use crate::shared::{Known, Shared};
 use crate::{attend, local};
 
@@ -61,6 +61,9 @@ impl Node {
         lock: Arc<dyn LeaderLock>,
     ) -> Result<Self, StartError> {
         settings.check(&lock.candidate().id)?;
+        if let RoleChange::Signal(signal) = settings.role_change {
+            let_through(signal);
+        }
         let settings = Arc::new(settings);
         let probe = Probe::new(&settings.front.controller, settings.health.clone())
             .map_err(|error| StartError::Client(error.to_string()))?;

@@ -134,14 +134,14 @@ struct Bench {
 /// Notes where it may ask, says what it is, and goes on until it is told to end.
 const CONTROLLER: &str = r#"
     echo "$LOCKD_HA_ENDPOINT $LOCKD_HA_TOKEN" > $D/endpoint.new; mv $D/endpoint.new $D/endpoint
-    echo "controller $LOCKD_HA_ROLE ${LOCKD_HA_EPOCH:-none} $$" >> $D/log
     trap 'echo "controller ends" >> $D/log; exit 0' TERM
     trap 'echo "controller hears" >> $D/log' HUP
+    echo "controller $LOCKD_HA_ROLE ${LOCKD_HA_EPOCH:-none} $$" >> $D/log
     while :; do sleep 0.02; done
 "#;
 const AGENT: &str = r#"
-    echo "agent begins $$" >> $D/log
     trap 'echo "agent ends" >> $D/log; exit 0' TERM
+    echo "agent begins $$" >> $D/log
     while :; do sleep 0.02; done
 "#;
 

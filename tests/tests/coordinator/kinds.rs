@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lockd_cloud::Redis as RedisServer;
 use lockd_coordinator::{Backend, Coordinator, Settings};
+use lockd_elect::Tls;
 use lockd_elect::redis::{Address, RedisSettings};
 
 use super::site::{SOON, ms, one_leads, short, until, view};
@@ -16,7 +17,7 @@ async fn it_works(url: &str, prefix: &str, authorities: Option<Vec<u8>>) {
     let settings = |id: &str| Settings { prefix: prefix.into(), ..short(id) };
     let start = async |id: &str| {
         let redis = RedisSettings {
-            authorities: authorities.clone(),
+            tls: Tls { authorities: authorities.clone(), identity: None },
             timeout: ms(500),
             ..RedisSettings::new(Address::parse(url).expect("an address"))
         };

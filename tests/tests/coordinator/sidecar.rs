@@ -420,5 +420,5 @@ fn certificates_are_asked_for() {
     let as_client = bundle(&ours, "client.pem");
     let url = redis.url();
     let wrong = refused(&["--redis", &url, "--bundle", &as_client], &[]);
-    says(&wrong, 1, "bundle of a client");
+    says(&wrong, 2, "bundle of a client");
 }

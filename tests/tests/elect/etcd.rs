@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use lockd_cloud::Etcd;
 use lockd_elect::conformance::{Election, run_all};
 use lockd_elect::etcd::{EtcdLock, EtcdSettings};
-use lockd_elect::{Attempt, Campaign, Candidate, LeaderLock, LockError, Pace, Renewal};
+use lockd_elect::{Attempt, Campaign, Candidate, LeaderLock, LockError, Pace, Renewal, Tls};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -21,7 +21,7 @@ struct InEtcd(Mutex<Etcd>);
 impl Election for InEtcd {
     fn lock(&self, candidate: Candidate, ttl: Duration) -> Arc<dyn LeaderLock> {
         let url = self.0.lock().expect("a server").url();
-        let settings = EtcdSettings::parse(&url, None).expect("an address");
+        let settings = EtcdSettings::parse(&url, &Tls::default()).expect("an address");
         Arc::new(EtcdLock::new(settings, "cluster", candidate, ttl))
     }
 
@@ -62,7 +62,7 @@ async fn broken_member() -> SocketAddr {
 fn lock_over(members: &[SocketAddr], id: &str, ttl: Duration) -> EtcdLock {
     let members: Vec<String> = members.iter().map(ToString::to_string).collect();
     let url = format!("etcd://{}", members.join(","));
-    let settings = EtcdSettings::parse(&url, None).expect("an address");
+    let settings = EtcdSettings::parse(&url, &Tls::default()).expect("an address");
     EtcdLock::new(settings, "cluster", Candidate::new(id), ttl)
 }
 
@@ -158,7 +158,7 @@ async fn etcd_with_users() -> Etcd {
 
 fn lock_as(user: &str, etcd: &Etcd, id: &str) -> EtcdLock {
     let url = format!("etcd://{user}{}", etcd.address());
-    let settings = EtcdSettings::parse(&url, None).expect("an address");
+    let settings = EtcdSettings::parse(&url, &Tls::default()).expect("an address");
     EtcdLock::new(settings, "cluster", Candidate::new(id), Duration::from_secs(20))
 }
 

@@ -15,7 +15,7 @@ use lockd_wire::node::Role;
 use tokio_util::sync::DropGuard;
 
 use super::daemon::{self, Ended, Signals};
-use super::reach::{Reach, check_cluster};
+use super::reach::{Certificates, Reach, check_cluster};
 use crate::notify::Notify;
 
 /// Take in jobs, give them to agents, and keep their results
@@ -46,9 +46,15 @@ pub(crate) struct ControllerArgs {
     /// For lockd:// with TLS: the bundle of a client
     #[arg(long, env = "LOCKD_CONTROLLER_STORE_BUNDLE", value_name = "FILE")]
     store_bundle: Option<PathBuf>,
-    /// For postgres:// with TLS: certificates of authorities (PEM)
+    /// For postgres:// with TLS: certificates of authorities (PEM) [default: those of the system]
     #[arg(long, env = "LOCKD_CONTROLLER_STORE_CA", value_name = "FILE")]
     store_ca: Option<PathBuf>,
+    /// For postgres:// with TLS: a certificate to show (PEM)
+    #[arg(long, env = "LOCKD_CONTROLLER_STORE_CERT", value_name = "FILE")]
+    store_cert: Option<PathBuf>,
+    /// Its key, if that is in another file
+    #[arg(long, env = "LOCKD_CONTROLLER_STORE_KEY", value_name = "FILE")]
+    store_key: Option<PathBuf>,
     /// Which controllers belong together
     #[arg(long, env = "LOCKD_CONTROLLER_CLUSTER", value_name = "NAME", default_value = "default")]
     cluster: String,
@@ -166,7 +172,11 @@ fn settle(args: &ControllerArgs) -> anyhow::Result<Settled> {
         flag: "--store",
         url: args.store.clone(),
         bundle: args.store_bundle.clone(),
-        authorities: args.store_ca.clone(),
+        certificates: Certificates {
+            authorities: args.store_ca.clone(),
+            own: args.store_cert.clone(),
+            key: args.store_key.clone(),
+        },
     };
     let ledger = store.ledger(&args.cluster)?;
     Ok(Settled { settings: settings(args, token)?, ledger, access, door, looking })

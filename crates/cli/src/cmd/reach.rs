@@ -10,7 +10,7 @@ use lockd_elect::etcd::{EtcdLock, EtcdSettings};
 use lockd_elect::lockd::LockdLock;
 use lockd_elect::postgres::{PostgresLock, PostgresSettings};
 use lockd_elect::redis::{Address, Redis, RedisLock, RedisSettings};
-use lockd_elect::{Candidate, LeaderLock};
+use lockd_elect::{Candidate, Identity, LeaderLock, Tls};
 use lockd_jobs::ledger::Ledger;
 use lockd_jobs::ledger::lockd::LockdLedger;
 use lockd_jobs::ledger::postgres::PostgresLedger;
@@ -25,8 +25,38 @@ pub(super) struct Reach {
     pub(super) url: String,
     /// The bundle of a client, for lockd.
     pub(super) bundle: Option<PathBuf>,
-    /// Certificates of authorities, for the others.
+    /// For the others.
+    pub(super) certificates: Certificates,
+}
+
+/// Files for TLS, in PEM.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Certificates {
     pub(super) authorities: Option<PathBuf>,
+    /// To be shown.
+    pub(super) own: Option<PathBuf>,
+    /// Of the one to be shown; without it in the same file.
+    pub(super) key: Option<PathBuf>,
+}
+
+impl Certificates {
+    fn read(&self) -> anyhow::Result<Tls> {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let authorities = self.authorities.as_ref().map(read).transpose()?;
+        let identity = match (&self.own, &self.key) {
+            (Some(own), key) => {
+                let (certificate, key) = (read(own)?, read(key.as_ref().unwrap_or(own))?);
+                Some(Identity { certificate, key })
+            }
+            (None, Some(key)) => {
+                anyhow::bail!("{} is a key without a certificate to be shown", key.display())
+            }
+            (None, None) => None,
+        };
+        Ok(Tls { authorities, identity })
+    }
 }
 
 /// The name of a cluster is part of keys.
@@ -48,10 +78,20 @@ impl Reach {
         self.url.split_once("://").map_or("", |(scheme, _)| scheme)
     }
 
-    fn pem(&self) -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(path) = &self.authorities else { return Ok(None) };
-        let read = std::fs::read(path);
-        Ok(Some(read.with_context(|| format!("cannot read {}", path.display()))?))
+    /// For an address that is reached over TLS.
+    fn tls(&self, secure: bool, instead: &str) -> anyhow::Result<Tls> {
+        let tls = self.certificates.read()?;
+        anyhow::ensure!(
+            secure || !tls.is_given(),
+            "{}:// takes no certificates: {instead}",
+            self.scheme()
+        );
+        Ok(tls)
+    }
+
+    fn client(&self) -> anyhow::Result<Client> {
+        self.tls(false, "with TLS it takes the bundle of a client")?;
+        client(&self.url, self.bundle.as_deref())
     }
 
     /// Requests take no longer than this.
@@ -60,10 +100,11 @@ impl Reach {
             anyhow::anyhow!("{error}: it is written as postgres://user:password@host:port/database")
         })?;
         let settings = settings.timeout(timeout);
-        Ok(match self.pem()? {
-            Some(pem) => settings.authorities(pem),
-            None => settings,
-        })
+        let tls = self.tls(true, "")?;
+        if !tls.is_given() {
+            return Ok(settings);
+        }
+        settings.tls(&tls).map_err(anyhow::Error::msg)
     }
 
     /// The leader lock of a cluster, for one candidate.
@@ -87,7 +128,7 @@ impl Reach {
         let timeout = (ttl / 6).clamp(Duration::from_millis(250), Duration::from_secs(3));
         Ok(match self.scheme() {
             "lockd" => {
-                let client = client(&self.url, self.bundle.as_deref())?;
+                let client = self.client()?;
                 Arc::new(LockdLock::new(client, &format!("ha/{cluster}/leader"), candidate, ttl))
             }
             "postgres" | "postgresql" => {
@@ -95,14 +136,15 @@ impl Reach {
                 Arc::new(PostgresLock::new(self.postgres(timeout)?, cluster, candidate, ttl))
             }
             "etcd" | "etcds" => {
-                let settings = EtcdSettings::parse(&self.url, self.pem()?.as_deref());
+                let tls = self.tls(self.scheme() == "etcds", "with TLS it is etcds://")?;
+                let settings = EtcdSettings::parse(&self.url, &tls);
                 let settings = settings.map_err(anyhow::Error::msg)?;
                 Arc::new(EtcdLock::new(settings, &format!("lockd/ha/{cluster}"), candidate, ttl))
             }
             scheme if scheme.starts_with("redis") => {
                 let mut settings = RedisSettings::new(Address::parse(&self.url)?);
                 settings.timeout = settings.timeout.min(timeout);
-                settings.authorities = self.pem()?;
+                settings.tls = self.tls(settings.address.tls, "with TLS it is rediss://")?;
                 // One slot of a Redis cluster has them all.
                 let prefix = format!("{{lockd:ha:{cluster}}}");
                 Arc::new(RedisLock::new(Redis::new(settings), &prefix, candidate, ttl))
@@ -123,7 +165,7 @@ impl Reach {
     fn any_ledger(&self, cluster: &str) -> anyhow::Result<Arc<dyn Ledger>> {
         Ok(match self.scheme() {
             "lockd" => {
-                let client = client(&self.url, self.bundle.as_deref())?;
+                let client = self.client()?;
                 Arc::new(LockdLedger::new(client, &format!("ha/{cluster}/controller")))
             }
             "postgres" | "postgresql" => {
@@ -193,7 +235,8 @@ mod tests {
     fn wrong_addresses_are_told_what_is_right() {
         let told = |url: &str| {
             let (flag, url) = ("--lock", url.into());
-            let reach = Reach { flag, url, bundle: None, authorities: None };
+            let certificates = Certificates::default();
+            let reach = Reach { flag, url, bundle: None, certificates };
             let candidate = Candidate::new("a");
             let lock = reach.lock("default", candidate, Duration::from_secs(1));
             lock.map(drop).map_err(|error| super::super::told(&error))

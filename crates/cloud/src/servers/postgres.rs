@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::geteuid;
 
 use super::process::{Process, free_port, on_path};
+use super::secure::ServerFiles;
 
 /// Killed when it goes.
 #[derive(Debug)]
@@ -24,9 +25,19 @@ impl Postgres {
         tokio::task::spawn_blocking(Self::start_now).await.expect("postgres")
     }
 
+    /// Over TLS, and only for those who show a certificate of the same authority in the name of the
+    /// user.
+    pub async fn start_secure(files: ServerFiles) -> Self {
+        tokio::task::spawn_blocking(|| Self::started(Some(files))).await.expect("postgres")
+    }
+
     /// For tests without a runtime.
     #[must_use]
     pub fn start_now() -> Self {
+        Self::started(None)
+    }
+
+    fn started(secure: Option<ServerFiles>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("data");
         if geteuid().is_root() {
@@ -37,6 +48,9 @@ impl Postgres {
         made.args(["--auth=trust", "--username=lockd", "--no-sync", "--encoding=UTF8", "-D"]);
         let made = made.arg(&data).output().expect("initdb");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        if let Some(files) = secure {
+            encrypt(&data, &files);
+        }
         let mut postgres = Self { process: None, address: free_port(), folder };
         postgres.begin();
         postgres
@@ -135,6 +149,24 @@ impl Postgres {
         self.kill();
         self.begin();
     }
+}
+
+/// Lets nobody in but over TLS, with a certificate.
+fn encrypt(data: &Path, files: &ServerFiles) {
+    let ServerFiles { authority, certificate, key } = files;
+    for (file, name) in [(authority, "ca.pem"), (certificate, "server.pem"), (key, "key.pem")] {
+        // As its owner would write it: a key that others may read is refused.
+        let mut copied = unprivileged(Path::new("/bin/sh"));
+        copied.args(["-c", "umask 077; cat > \"$0\""]).arg(data.join(name));
+        let text = std::fs::File::open(file).expect("a file");
+        let copied = copied.stdin(text).status();
+        assert!(copied.is_ok_and(|status| status.success()), "{name} is not copied");
+    }
+    let settings = "ssl = on\nssl_ca_file = 'ca.pem'\nssl_cert_file = 'server.pem'\n\
+                    ssl_key_file = 'key.pem'\n";
+    std::fs::write(data.join("postgresql.auto.conf"), settings).expect("written");
+    let who = "hostssl all all 127.0.0.1/32 cert\n";
+    std::fs::write(data.join("pg_hba.conf"), who).expect("written");
 }
 
 /// Ends when it goes.

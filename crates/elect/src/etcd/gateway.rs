@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::lock::LockError;
-use crate::outside::trusting;
+use crate::tls::Tls;
 
 /// How etcd is reached.
 #[derive(Clone)]
@@ -43,12 +43,11 @@ const EVENT_MAX: usize = 1024 * 1024;
 const LAST_PART: Duration = Duration::from_millis(200);
 
 impl EtcdSettings {
-    /// From `etcd://[user:password@]host:port,host:port`, `etcds://` over TLS. The certificates of
-    /// authorities are those given, in PEM, else those of the system.
+    /// From `etcd://[user:password@]host:port,host:port`, `etcds://` over TLS.
     ///
     /// # Errors
     /// With what is wrong with it.
-    pub fn parse(url: &str, authorities: Option<&[u8]>) -> Result<Self, String> {
+    pub fn parse(url: &str, tls: &Tls) -> Result<Self, String> {
         let wrong = || format!("{url:?} is not written as etcd://host:port,host:port");
         let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
         let scheme = match scheme {
@@ -71,13 +70,23 @@ impl EtcdSettings {
             return Err(wrong());
         }
         let endpoints = hosts.split(',').map(|host| format!("{scheme}://{host}")).collect();
-        let mut builder = Client::builder().connect_timeout(TIMEOUT);
-        if scheme == "http" || authorities.is_some() {
-            builder = builder.tls_backend_preconfigured(trusting(authorities.unwrap_or_default()));
+        if scheme == "http" && tls.is_given() {
+            return Err("etcd:// is without TLS: with certificates it is etcds://".into());
         }
+        let config = match scheme {
+            "http" => nobody(),
+            _ => tls.config()?,
+        };
+        let builder = Client::builder().connect_timeout(TIMEOUT).tls_backend_preconfigured(config);
         let client = builder.build().map_err(|error| error.to_string())?;
         Ok(Self { endpoints, user, client })
     }
+}
+
+/// TLS that is never spoken: nothing needs to be known of whom this machine trusts.
+fn nobody() -> rustls::ClientConfig {
+    let roots = rustls::RootCertStore::empty();
+    rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
 }
 
 /// A key and its value.

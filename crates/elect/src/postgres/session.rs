@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockd_client::chain;
+use rustls::ClientConfig;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, Error, NoTls, Row, SimpleQueryMessage,
@@ -17,15 +19,14 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::lock::LockError;
-use crate::outside::trusting;
+use crate::tls::Tls;
 
 /// How a database is reached.
 #[derive(Clone)]
 pub struct PostgresSettings {
     config: Config,
-    /// Certificates of authorities, in PEM. Where they are given, the server must have one of
-    /// theirs.
-    authorities: Option<Vec<u8>>,
+    /// Where it is there, nothing is sent without it.
+    tls: Option<ClientConfig>,
     timeout: Duration,
 }
 
@@ -36,23 +37,35 @@ impl fmt::Debug for PostgresSettings {
 }
 
 impl PostgresSettings {
-    /// From `postgres://user:password@host:port/database`.
+    /// From `postgres://user:password@host:port/database`. With `sslmode=require` over TLS, and the
+    /// server must have a certificate for its name that this machine trusts.
     ///
     /// # Errors
     /// With what is wrong with it.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let config = Config::from_str(url).map_err(|error| error.to_string())?;
+        let config = Config::from_str(&required(url)).map_err(|error| error.to_string())?;
         if config.get_hosts().is_empty() {
             return Err("the address names no host: postgres://user@host:port/database".into());
         }
-        Ok(Self { config, authorities: None, timeout: Duration::from_secs(3) })
+        let settings = Self { config, tls: None, timeout: Duration::from_secs(3) };
+        match settings.config.get_ssl_mode() {
+            SslMode::Require => settings.tls(&Tls::default()),
+            _ => Ok(settings),
+        }
     }
 
-    /// Over TLS, with these authorities.
-    #[must_use]
-    pub fn authorities(mut self, pem: Vec<u8>) -> Self {
-        self.authorities = Some(pem);
-        self
+    /// Over TLS, or not at all.
+    ///
+    /// # Errors
+    /// With what is wrong with the certificates.
+    pub fn tls(mut self, tls: &Tls) -> Result<Self, String> {
+        if self.config.get_ssl_mode() == SslMode::Disable {
+            return Err("sslmode=disable does not go with certificates".into());
+        }
+        // Otherwise whoever is in between could say that the server speaks no TLS.
+        self.config.ssl_mode(SslMode::Require);
+        self.tls = Some(tls.config()?);
+        Ok(self)
     }
 
     /// For a connection, and for an answer.
@@ -78,6 +91,13 @@ impl PostgresSettings {
              WHERE current_setting('synchronous_commit') IN ('off', 'local')"
         )
     }
+}
+
+/// What others call `verify-full` is the only way here, whatever it is called.
+fn required(url: &str) -> String {
+    let Some((address, query)) = url.split_once('?') else { return url.to_owned() };
+    let query = query.replace("sslmode=verify-full", "sslmode=require");
+    format!("{address}?{}", query.replace("sslmode=verify-ca", "sslmode=require"))
 }
 
 /// Who hears from a session.
@@ -142,13 +162,13 @@ impl Session {
         config.application_name("lockd leader");
         let ended = Arc::clone(&ears.ended);
         let opening = async {
-            match &settings.authorities {
+            match &settings.tls {
                 None => {
                     let (client, connection) = config.connect(NoTls).await?;
                     Ok((client, speak(connection, ears)))
                 }
-                Some(pem) => {
-                    let tls = MakeRustlsConnect::new(trusting(pem));
+                Some(tls) => {
+                    let tls = MakeRustlsConnect::new(tls.clone());
                     let (client, connection) = config.connect(tls).await?;
                     Ok((client, speak(connection, ears)))
                 }

@@ -11,7 +11,7 @@ use ::redis::cluster::ClusterClientBuilder;
 use ::redis::cluster_async::ClusterConnection;
 use ::redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use ::redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue,
     IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisFuture, ScriptInvocation,
     ServerErrorKind, TlsCertificates, TlsMode, Value,
 };
@@ -21,13 +21,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::address::{Address, Kind};
 use crate::lock::LockError;
+use crate::tls::{Identity, Tls};
 
 /// How a Redis is reached.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
     pub address: Address,
-    /// Certificates of authorities, in PEM, instead of those of the system.
-    pub authorities: Option<Vec<u8>>,
+    /// For addresses over TLS.
+    pub tls: Tls,
     /// For a connection, and for an answer.
     pub timeout: Duration,
 }
@@ -35,7 +36,7 @@ pub struct RedisSettings {
 impl RedisSettings {
     #[must_use]
     pub fn new(address: Address) -> Self {
-        Self { address, authorities: None, timeout: Duration::from_secs(3) }
+        Self { address, tls: Tls::default(), timeout: Duration::from_secs(3) }
     }
 }
 
@@ -189,7 +190,7 @@ impl Redis {
     }
 
     async fn connect(&self) -> Result<Connection, RedisError> {
-        let RedisSettings { address, authorities, timeout } = &self.shared.settings;
+        let RedisSettings { address, tls, timeout } = &self.shared.settings;
         if address.kind == Kind::Cluster {
             let mut builder = ClusterClientBuilder::new(self.addresses())
                 // What was sent may have been done: whoever asked decides what to do about it.
@@ -205,7 +206,7 @@ impl Redis {
             if address.tls {
                 builder = builder.tls(TlsMode::Secure);
             }
-            if authorities.is_some() {
+            if tls.is_given() {
                 builder = builder.certs(self.certificates());
             }
             return Ok(Connection::Cluster(builder.build()?.get_async_connection().await?));
@@ -232,7 +233,12 @@ impl Redis {
     }
 
     fn certificates(&self) -> TlsCertificates {
-        TlsCertificates { client_tls: None, root_cert: self.shared.settings.authorities.clone() }
+        let Tls { authorities, identity } = self.shared.settings.tls.clone();
+        let shown = |Identity { certificate, key }| ClientTlsConfig {
+            client_cert: certificate,
+            client_key: key,
+        };
+        TlsCertificates { client_tls: identity.map(shown), root_cert: authorities }
     }
 
     /// A client of one server: the only one, the one that the sentinels name, any of a cluster.
@@ -250,7 +256,7 @@ impl Redis {
             }
             if address.tls {
                 builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
-                if self.shared.settings.authorities.is_some() {
+                if self.shared.settings.tls.is_given() {
                     builder = builder
                         .set_client_to_redis_certificates(self.certificates())
                         .set_client_to_sentinel_certificates(self.certificates());
@@ -268,7 +274,7 @@ impl Redis {
         let first = self.addresses().into_iter().next();
         let first = first.ok_or((ErrorKind::InvalidClientConfig, "the address has no host"))?;
         let info = first.into_connection_info()?.set_redis_settings(settings);
-        if self.shared.settings.authorities.is_some() && address.tls {
+        if self.shared.settings.tls.is_given() && address.tls {
             return Client::build_with_tls(info, self.certificates());
         }
         Client::open(info)

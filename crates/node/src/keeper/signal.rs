@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use lockd_child::Child;
 use rustix::process::{Pid, Signal};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// To the program itself, also if a guard stands between.
 pub(super) fn send(child: &Child, guarded: bool, signal: Signal) {
@@ -16,6 +17,25 @@ pub(super) fn send(child: &Child, guarded: bool, signal: Signal) {
     if let Err(error) = rustix::process::kill_process(program, signal) {
         tracing::warn!(%error, "the controller could not be told of its role");
     }
+}
+
+/// What this process was told to ignore, as `nohup` does, its programs would ignore too, and many
+/// could not even ask for it. Heard here, where nothing is done about it, it is as usual for them.
+pub(crate) fn let_through(which: Signal) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if is_ignored(&status, which)
+        && let Err(error) = signal(SignalKind::from_raw(which.as_raw()))
+    {
+        tracing::warn!(%error, "the controller may ignore the signal that tells it of its role");
+    }
+}
+
+/// Whether a process with this status ignores a signal.
+fn is_ignored(status: &str, which: Signal) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let bit = u32::try_from(which.as_raw() - 1).ok().and_then(|place| 1_u64.checked_shl(place));
+    mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
 }
 
 /// The first child of a guard that leads a group of its own: what comes later was left behind by it.
@@ -34,6 +54,13 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read_from_the_status() {
+        let status = "Name:\tlockd\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\n";
+        assert!(is_ignored(status, Signal::HUP) && is_ignored(status, Signal::PIPE));
+        assert!(!is_ignored(status, Signal::USR1) && !is_ignored("", Signal::HUP));
+    }
 
     #[test]
     fn the_program_of_a_guard_is_found() {

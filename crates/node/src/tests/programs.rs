@@ -44,6 +44,16 @@ async fn a_signal_tells_a_controller_to_ask() {
     assert_eq!(bench.count("controller LEADER"), 0, "the same process: {:?}", bench.log());
 }
 
+#[test]
+fn a_signal_tells_a_controller_to_ask_also_under_nohup() {
+    let mut again = std::process::Command::new("nohup");
+    again.arg(std::env::current_exe().unwrap()).arg("--exact");
+    again.arg("tests::programs::a_signal_tells_a_controller_to_ask");
+    let done = again.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}");
+}
+
 #[tokio::test]
 async fn a_controller_without_roles_stays_the_same_process() {
     let world = World::default();
@@ -83,7 +93,7 @@ async fn programs_die_with_their_node() {
 #[tokio::test]
 async fn an_agent_that_does_not_end_is_killed_before_the_controller_opens() {
     let world = World::default();
-    let script = "echo \"agent begins $$\" >> $D/log; trap '' TERM; while :; do sleep 0.02; done";
+    let script = "trap '' TERM; echo \"agent begins $$\" >> $D/log; while :; do sleep 0.02; done";
     let mut bench = Bench::new(&world, "a", RoleChange::Restart).await.with(|settings| {
         settings.agent = Some(shell(script));
         settings.stop_grace = Duration::from_millis(200);

@@ -39,7 +39,8 @@ fn redis(settled: &Settled) -> anyhow::Result<Backend> {
     redis.timeout = redis.timeout.min(settled.coordinator.leader_ttl / 6);
     if let Some(path) = &settled.redis_ca {
         let read = std::fs::read(path);
-        redis.authorities = Some(read.with_context(|| format!("cannot read {}", path.display()))?);
+        let pem = read.with_context(|| format!("cannot read {}", path.display()))?;
+        redis.tls.authorities = Some(pem);
     }
     Ok(Backend::redis_with(redis, &settled.coordinator)?)
 }

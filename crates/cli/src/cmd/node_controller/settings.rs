@@ -14,7 +14,7 @@ use lockd_node::{Health, NodeSettings, RoleChange, Token};
 use serde::Deserialize;
 
 use super::super::daemon;
-use super::super::reach::{Reach, check_cluster};
+use super::super::reach::{Certificates, Reach, check_cluster};
 
 /// Run a controller and an agent on one of several nodes, of which one leads
 ///
@@ -112,9 +112,15 @@ pub(super) struct Given {
     /// For lockd:// with TLS: the bundle of a client
     #[arg(long, env = "LOCKD_NODE_LOCK_BUNDLE", value_name = "FILE")]
     lock_bundle: Option<PathBuf>,
-    /// For the others with TLS: certificates of authorities (PEM)
+    /// For the others with TLS: certificates of authorities (PEM) [default: those of the system]
     #[arg(long, env = "LOCKD_NODE_LOCK_CA", value_name = "FILE")]
     lock_ca: Option<PathBuf>,
+    /// For the others with TLS: a certificate to show (PEM)
+    #[arg(long, env = "LOCKD_NODE_LOCK_CERT", value_name = "FILE")]
+    lock_cert: Option<PathBuf>,
+    /// Its key, if that is in another file
+    #[arg(long, env = "LOCKD_NODE_LOCK_KEY", value_name = "FILE")]
+    lock_key: Option<PathBuf>,
     /// The controller, as a command; in the file also as a list of words
     #[arg(long, env = "LOCKD_NODE_CONTROLLER", value_name = "COMMAND", value_parser = line)]
     controller: Option<Command>,
@@ -231,6 +237,8 @@ impl Given {
             lock_ttl,
             lock_bundle,
             lock_ca,
+            lock_cert,
+            lock_key,
             controller,
             controller_url,
             controller_health,
@@ -273,7 +281,11 @@ impl NodeControllerArgs {
             flag: "--lock",
             url,
             bundle: given.lock_bundle.clone(),
-            authorities: given.lock_ca.clone(),
+            certificates: Certificates {
+                authorities: given.lock_ca.clone(),
+                own: given.lock_cert.clone(),
+                key: given.lock_key.clone(),
+            },
         };
         Ok(Settled {
             node_id,

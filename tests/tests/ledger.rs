@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use lockd_client::Client;
 use lockd_cloud::Postgres;
+use lockd_elect::Tls;
 use lockd_elect::postgres::{Database, PostgresSettings};
 use lockd_jobs::ledger::lockd::LockdLedger;
 use lockd_jobs::ledger::postgres::PostgresLedger;
@@ -37,7 +38,8 @@ impl Site {
                 Arc::new(LockdLedger::new(client, "ha/controller"))
             }
             Self::Postgres(postgres) => {
-                let settings = PostgresSettings::parse(&postgres.url()).expect("an address");
+                let settings =
+                    PostgresSettings::parse(&postgres.url(), &Tls::default()).expect("an address");
                 Arc::new(PostgresLedger::new(settings, "controller"))
             }
         }
@@ -344,7 +346,7 @@ async fn those_who_look_put_no_write_to_postgres_in_doubt() {
     opens(&*ledger, 1, "a").await;
     assert_eq!(writes(&*ledger, 1, &job("j", 1, "1")).await, Written::Done);
     assert_eq!(ledger.list(Kind::Job, None, 9).await.expect("a list").len(), 1);
-    let settings = PostgresSettings::parse(&postgres.url()).expect("an address");
+    let settings = PostgresSettings::parse(&postgres.url(), &Tls::default()).expect("an address");
     let look = "SELECT pid::text FROM pg_stat_activity WHERE query LIKE '%ORDER BY id LIMIT%'
                 AND pid <> pg_backend_pid()";
     let found = Database::new(settings, "SELECT 1").rows(look, &[]).await.expect("sessions");

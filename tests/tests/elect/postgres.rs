@@ -8,7 +8,9 @@ use futures_util::future::BoxFuture;
 use lockd_cloud::Postgres;
 use lockd_elect::conformance::{Election, run_all};
 use lockd_elect::postgres::{Database, PostgresLock, PostgresSettings};
-use lockd_elect::{Attempt, Campaign, Candidate, LeaderLock, Leadership, LockError, Pace, Renewal};
+use lockd_elect::{
+    Attempt, Campaign, Candidate, LeaderLock, Leadership, LockError, Pace, Renewal, Tls,
+};
 
 use super::{granted, granted_within, leads};
 
@@ -16,7 +18,7 @@ pub struct InPostgres(pub Postgres);
 
 impl Election for InPostgres {
     fn lock(&self, candidate: Candidate, ttl: Duration) -> Arc<dyn LeaderLock> {
-        let settings = PostgresSettings::parse(&self.0.url()).expect("an address");
+        let settings = PostgresSettings::parse(&self.0.url(), &Tls::default()).expect("an address");
         Arc::new(PostgresLock::new(settings, "cluster", candidate, ttl))
     }
 }
@@ -29,7 +31,8 @@ struct Among {
 
 impl Election for Among {
     fn lock(&self, candidate: Candidate, ttl: Duration) -> Arc<dyn LeaderLock> {
-        let settings = PostgresSettings::parse(&self.postgres.url()).expect("an address");
+        let settings =
+            PostgresSettings::parse(&self.postgres.url(), &Tls::default()).expect("an address");
         Arc::new(PostgresLock::new(settings, &self.name, candidate, ttl))
     }
 
@@ -179,14 +182,14 @@ async fn whoever_may_use_the_table_need_not_be_allowed_to_make_it() {
          REVOKE CREATE ON SCHEMA public FROM public",
     );
     let url = election.0.url().replace("lockd@", "guest@");
-    let settings = PostgresSettings::parse(&url).expect("an address");
+    let settings = PostgresSettings::parse(&url, &Tls::default()).expect("an address");
     let guest =
         PostgresLock::new(settings, "cluster", Candidate::new("guest"), Duration::from_secs(30));
     granted(&guest).await;
 }
 
 fn database(election: &InPostgres) -> Database {
-    let settings = PostgresSettings::parse(&election.0.url()).expect("an address");
+    let settings = PostgresSettings::parse(&election.0.url(), &Tls::default()).expect("an address");
     Database::new(settings.timeout(Duration::from_millis(1_500)), "SELECT 1")
 }
 
@@ -244,7 +247,7 @@ async fn a_statement_ends_in_time_and_the_next_one_is_not_behind_it() {
 async fn a_pooler_is_refused() {
     let election = InPostgres(Postgres::start().await);
     let pooler = tokio::task::block_in_place(|| election.0.pooler());
-    let settings = PostgresSettings::parse(&pooler.url()).expect("an address");
+    let settings = PostgresSettings::parse(&pooler.url(), &Tls::default()).expect("an address");
     let lock = PostgresLock::new(settings, "cluster", Candidate::new("a"), Duration::from_secs(30));
     for _ in 0..3 {
         let refused = lock.try_acquire().await;

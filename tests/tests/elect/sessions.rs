@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockd_cloud::Postgres;
 use lockd_elect::conformance::Election;
 use lockd_elect::postgres::{PostgresLock, PostgresSettings};
-use lockd_elect::{Attempt, Campaign, Candidate, LeaderLock, LockError, Pace, Renewal};
+use lockd_elect::{Attempt, Campaign, Candidate, LeaderLock, LockError, Pace, Renewal, Tls};
 
 use super::postgres::{InPostgres, run};
 use super::{granted, granted_within, leads};
@@ -122,7 +122,7 @@ async fn a_session_that_may_not_be_ended_is_named() {
     );
     let _squatter = squat(&election, &number);
     let url = election.0.url().replace("lockd@", "guest@");
-    let settings = PostgresSettings::parse(&url).expect("an address");
+    let settings = PostgresSettings::parse(&url, &Tls::default()).expect("an address");
     let guest = PostgresLock::new(settings, "cluster", Candidate::new("guest"), TTL);
     let start = Instant::now();
     let why = loop {
@@ -178,7 +178,7 @@ async fn a_session_that_does_not_answer_ends_the_office() {
         grace: Duration::from_secs(1),
         notice: Duration::from_secs(1),
     };
-    let settings = PostgresSettings::parse(&election.0.url()).expect("an address");
+    let settings = PostgresSettings::parse(&election.0.url(), &Tls::default()).expect("an address");
     let settings = settings.timeout(Duration::from_millis(700));
     let lock = PostgresLock::new(settings, "cluster", Candidate::new("a"), Duration::from_secs(60));
     let campaign = Campaign::start(std::sync::Arc::new(lock), pace);

@@ -78,33 +78,21 @@ impl Reach {
         self.url.split_once("://").map_or("", |(scheme, _)| scheme)
     }
 
-    /// For an address that is reached over TLS.
-    fn tls(&self, secure: bool, instead: &str) -> anyhow::Result<Tls> {
-        let tls = self.certificates.read()?;
-        anyhow::ensure!(
-            secure || !tls.is_given(),
-            "{}:// takes no certificates: {instead}",
-            self.scheme()
-        );
-        Ok(tls)
-    }
-
     fn client(&self) -> anyhow::Result<Client> {
-        self.tls(false, "with TLS it takes the bundle of a client")?;
+        anyhow::ensure!(
+            !self.certificates.read()?.is_given(),
+            "lockd:// takes no certificates: with TLS it takes the bundle of a client"
+        );
         client(&self.url, self.bundle.as_deref())
     }
 
     /// Requests take no longer than this.
     fn postgres(&self, timeout: Duration) -> anyhow::Result<PostgresSettings> {
-        let settings = PostgresSettings::parse(&self.url).map_err(|error| {
+        let settings = PostgresSettings::parse(&self.url, &self.certificates.read()?);
+        let settings = settings.map_err(|error| {
             anyhow::anyhow!("{error}: it is written as postgres://user:password@host:port/database")
         })?;
-        let settings = settings.timeout(timeout);
-        let tls = self.tls(true, "")?;
-        if !tls.is_given() {
-            return Ok(settings);
-        }
-        settings.tls(&tls).map_err(anyhow::Error::msg)
+        Ok(settings.timeout(timeout))
     }
 
     /// The leader lock of a cluster, for one candidate.
@@ -136,15 +124,19 @@ impl Reach {
                 Arc::new(PostgresLock::new(self.postgres(timeout)?, cluster, candidate, ttl))
             }
             "etcd" | "etcds" => {
-                let tls = self.tls(self.scheme() == "etcds", "with TLS it is etcds://")?;
-                let settings = EtcdSettings::parse(&self.url, &tls);
+                let settings = EtcdSettings::parse(&self.url, &self.certificates.read()?);
                 let settings = settings.map_err(anyhow::Error::msg)?;
                 Arc::new(EtcdLock::new(settings, &format!("lockd/ha/{cluster}"), candidate, ttl))
             }
             scheme if scheme.starts_with("redis") => {
                 let mut settings = RedisSettings::new(Address::parse(&self.url)?);
                 settings.timeout = settings.timeout.min(timeout);
-                settings.tls = self.tls(settings.address.tls, "with TLS it is rediss://")?;
+                settings.tls = self.certificates.read()?;
+                anyhow::ensure!(
+                    settings.address.tls || !settings.tls.is_given(),
+                    "{scheme}:// takes no certificates: with TLS it is {}://",
+                    scheme.replacen("redis", "rediss", 1)
+                );
                 // One slot of a Redis cluster has them all.
                 let prefix = format!("{{lockd:ha:{cluster}}}");
                 Arc::new(RedisLock::new(Redis::new(settings), &prefix, candidate, ttl))
@@ -233,14 +225,14 @@ mod tests {
 
     #[test]
     fn wrong_addresses_are_told_what_is_right() {
-        let told = |url: &str| {
+        let with = |url: &str, certificates: Certificates| {
             let (flag, url) = ("--lock", url.into());
-            let certificates = Certificates::default();
             let reach = Reach { flag, url, bundle: None, certificates };
             let candidate = Candidate::new("a");
             let lock = reach.lock("default", candidate, Duration::from_secs(1));
             lock.map(drop).map_err(|error| super::super::told(&error))
         };
+        let told = |url: &str| with(url, Certificates::default());
         assert_eq!(told("lockd://127.0.0.1:9341?insecure=1"), Ok(()));
         assert_eq!(told("lockd://a:1,b:1?insecure=1&namespace=ha"), Ok(()));
         assert!(told("lockd://127.0.0.1:9341").unwrap_err().contains("insecure=1"));
@@ -253,6 +245,23 @@ mod tests {
         assert!(postgres.starts_with("--lock cannot be used: "), "{postgres}");
         assert!(postgres.contains("postgres://user:password@host"), "{postgres}");
         assert!(!told("lockd://user:secret@a").unwrap_err().contains("secret"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let authorities = Some(file.path().to_owned());
+        let certificates = Certificates { authorities, ..Certificates::default() };
+        for (url, right) in [
+            ("lockd://a:1?insecure=1", "bundle"),
+            ("etcd://a:1", "etcds://"),
+            ("redis://a:1", "rediss://"),
+            ("redis-sentinel://a:1/main", "rediss-sentinel://"),
+            ("postgres://a/b?sslmode=disable", "sslmode=disable"),
+            ("postgres://a/b", "no certificate of an authority"),
+        ] {
+            let why = with(url, certificates.clone()).unwrap_err();
+            assert!(why.contains(right), "{url}: {why}");
+        }
+        let key = Some(file.path().to_owned());
+        let alone = with("etcds://a:1", Certificates { key, ..Certificates::default() });
+        assert!(alone.unwrap_err().contains("without a certificate"));
     }
 
     #[test]

@@ -37,35 +37,27 @@ impl fmt::Debug for PostgresSettings {
 }
 
 impl PostgresSettings {
-    /// From `postgres://user:password@host:port/database`. With `sslmode=require` over TLS, and the
-    /// server must have a certificate for its name that this machine trusts.
+    /// From `postgres://user:password@host:port/database`. With `sslmode=require`, or where
+    /// certificates are given, over TLS or not at all.
     ///
     /// # Errors
     /// With what is wrong with it.
-    pub fn parse(url: &str) -> Result<Self, String> {
-        let config = Config::from_str(&required(url)).map_err(|error| error.to_string())?;
+    pub fn parse(url: &str, tls: &Tls) -> Result<Self, String> {
+        let mut config = Config::from_str(&required(url)).map_err(|error| error.to_string())?;
         if config.get_hosts().is_empty() {
             return Err("the address names no host: postgres://user@host:port/database".into());
         }
-        let settings = Self { config, tls: None, timeout: Duration::from_secs(3) };
-        match settings.config.get_ssl_mode() {
-            SslMode::Require => settings.tls(&Tls::default()),
-            _ => Ok(settings),
-        }
-    }
-
-    /// Over TLS, or not at all.
-    ///
-    /// # Errors
-    /// With what is wrong with the certificates.
-    pub fn tls(mut self, tls: &Tls) -> Result<Self, String> {
-        if self.config.get_ssl_mode() == SslMode::Disable {
+        let mode = config.get_ssl_mode();
+        if mode == SslMode::Disable && tls.is_given() {
             return Err("sslmode=disable does not go with certificates".into());
         }
-        // Otherwise whoever is in between could say that the server speaks no TLS.
-        self.config.ssl_mode(SslMode::Require);
-        self.tls = Some(tls.config()?);
-        Ok(self)
+        let wanted = mode == SslMode::Require || tls.is_given();
+        if wanted {
+            // Otherwise whoever is in between could say that the server speaks no TLS.
+            config.ssl_mode(SslMode::Require);
+        }
+        let tls = wanted.then(|| tls.config()).transpose()?;
+        Ok(Self { config, tls, timeout: Duration::from_secs(3) })
     }
 
     /// For a connection, and for an answer.

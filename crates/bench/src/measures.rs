@@ -11,9 +11,10 @@ mod restart;
 mod scale;
 mod tls;
 mod txn;
+mod versions;
 mod waiters;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,8 @@ const REST_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Bench {
     plan: Plan,
     lockd: PathBuf,
+    /// An older build to compare with instead of the floor.
+    older: Option<PathBuf>,
     base: PathBuf,
     documents: Arc<Documents>,
 }
@@ -45,7 +48,8 @@ pub(crate) async fn run(options: RunOptions) -> Result<ExitCode> {
     let bench = Bench::new(&options)?;
     let facts = machine::facts(&bench.base)?;
     eprintln!("{facts}");
-    let mut table = Table::default();
+    let base = if bench.older.is_some() { "older" } else { "floor" };
+    let mut table = Table::beside(base);
     let is_complete = tokio::select! {
         is_complete = bench.measure(&mut table) => is_complete,
         stop = tokio::signal::ctrl_c() => {
@@ -57,10 +61,11 @@ pub(crate) async fn run(options: RunOptions) -> Result<ExitCode> {
     println!("{table}");
     println!("{facts}");
     println!(
-        "{} round(s) of {} s, floor and lockd in turn; figures are medians, ratios the median of \
+        "{} round(s) of {} s, {} in turn; figures are medians, ratios the median of \
          each round's own.",
         bench.plan.rounds,
-        bench.plan.slot.as_secs()
+        bench.plan.slot.as_secs(),
+        if bench.older.is_some() { "two builds of lockd" } else { "floor and lockd" }
     );
     println!("{} of {} targets missed.", table.missed(), table.judged());
     Ok(match (is_complete, table.missed()) {
@@ -76,20 +81,29 @@ impl Bench {
             Some(path) => path.clone(),
             None => std::env::current_exe()?.with_file_name("lockd"),
         };
-        ensure!(
-            lockd.is_file(),
-            "no lockd at {}: build it (cargo build --release -p lockd) or name it with --lockd",
-            lockd.display()
-        );
+        for (program, option) in
+            [(Some(&lockd), "--lockd"), (options.against.as_ref(), "--against")]
+        {
+            ensure!(
+                program.is_none_or(|program| program.is_file()),
+                "no lockd at {}: build it (cargo build --release -p lockd) or name it with {option}",
+                program.map(|program| program.display().to_string()).unwrap_or_default()
+            );
+        }
         // A store is named by its absolute path.
         let base = options.dir.clone().unwrap_or_else(std::env::temp_dir);
         let base = base.canonicalize().with_context(|| format!("{}", base.display()))?;
         let plan = Plan::new(options, machine::files_max());
-        Ok(Self { plan, lockd, base, documents: Arc::new(Documents::new()) })
+        let older = options.against.clone();
+        Ok(Self { plan, lockd, older, base, documents: Arc::new(Documents::new()) })
     }
 
     /// Makes each measure; false if one of them could not be made.
     async fn measure(&self, table: &mut Table) -> bool {
+        if let Some(older) = &self.older {
+            let rows = Box::pin(versions::measure(self, older)).await;
+            return add(table, "versions", rows);
+        }
         let mut largest = None;
         let mut is_complete = true;
         let all = [
@@ -119,14 +133,7 @@ impl Bench {
                     Measure::Queue => queue::measure(self).await,
                 }
             });
-            match rows.await {
-                Ok(rows) => table.extend(rows),
-                Err(error) => {
-                    eprintln!("{measure:?} failed: {error:#}");
-                    table.extend([Row::failed(format!("{measure:?}").to_lowercase())]);
-                    is_complete = false;
-                }
-            }
+            is_complete &= add(table, &format!("{measure:?}").to_lowercase(), rows.await);
         }
         is_complete
     }
@@ -136,7 +143,12 @@ impl Bench {
     }
 
     async fn start_lockd(&self) -> Result<Server> {
-        Server::lockd(&self.lockd, &self.base, Security::Plain).await
+        self.start(&self.lockd).await
+    }
+
+    /// Starts a build of lockd.
+    async fn start(&self, program: &Path) -> Result<Server> {
+        Server::lockd(program, &self.base, Security::Plain).await
     }
 
     async fn start_pair(&self) -> Result<Pair> {
@@ -171,6 +183,21 @@ impl Bench {
             each(before.1, after.1)
         );
         Ok(log)
+    }
+}
+
+/// Adds what was measured to the table; false if it could not be measured.
+fn add(table: &mut Table, measure: &str, rows: Result<Vec<Row>>) -> bool {
+    match rows {
+        Ok(rows) => {
+            table.extend(rows);
+            true
+        }
+        Err(error) => {
+            eprintln!("{measure} failed: {error:#}");
+            table.extend([Row::failed(measure)]);
+            false
+        }
     }
 }
 

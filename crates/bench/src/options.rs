@@ -38,6 +38,10 @@ pub(crate) struct RunOptions {
     /// The lockd binary; by default the one beside this program
     #[arg(long)]
     pub(crate) lockd: Option<PathBuf>,
+    /// Compare with this older build of lockd instead of the floor: cycles, reads, messages and
+    /// hand-offs, which may not be slower
+    #[arg(long, value_name = "LOCKD", conflicts_with = "only")]
+    pub(crate) against: Option<PathBuf>,
     /// Measure only these, for example `cycle,read`
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Measure>,

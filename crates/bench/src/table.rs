@@ -140,14 +140,18 @@ impl Row {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Table {
+    /// What lockd is compared with.
+    base: &'static str,
     rows: Vec<Row>,
 }
 
-const HEADINGS: [&str; 6] = ["measure", "floor", "lockd", "ratio", "target", "verdict"];
-
 impl Table {
+    pub(crate) fn beside(base: &'static str) -> Self {
+        Self { base, rows: Vec::new() }
+    }
+
     pub(crate) fn extend(&mut self, rows: impl IntoIterator<Item = Row>) {
         self.rows.extend(rows);
     }
@@ -163,13 +167,14 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut widths = HEADINGS.map(|heading| heading.chars().count());
+        let headings = ["measure", self.base, "lockd", "ratio", "target", "verdict"];
+        let mut widths = headings.map(|heading| heading.chars().count());
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(&row.cells) {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        line(out, &HEADINGS.map(String::from), &widths)?;
+        line(out, &headings.map(String::from), &widths)?;
         let [first, figures @ ..] = widths;
         write!(out, "|-{:-<first$}-|", "")?;
         for (number, width) in figures.iter().enumerate() {
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_table_is_markdown_with_straight_columns() {
-        let mut table = Table::default();
+        let mut table = Table::beside("floor");
         let found = Found { floor: Some(20_000.0), lockd: 15_000.0, ratio: Some(0.75) };
         table.extend([
             Row::new("cycle", Unit::PerSecond, found, Target::RatioAtLeast(0.6)),

@@ -17,7 +17,7 @@ use crate::measures::{Bench, REST_MAX, Rounds, Side, cycle};
 use crate::request::{Lease, Requests, Wait};
 use crate::table::{Found, Row, Target, Unit};
 
-const FEW: usize = 10;
+pub(super) const FEW: usize = 10;
 const WAIT: Wait = Wait::Seconds(60);
 /// Every waiter that could be lost would show itself within this time.
 const STALL_MAX: Duration = Duration::from_secs(30);
@@ -108,7 +108,12 @@ struct Seen {
     times: Histogram<u64>,
 }
 
-async fn hand_round(bench: &Bench, server: &Server, key: &str, waiters: usize) -> Result<Figures> {
+pub(super) async fn hand_round(
+    bench: &Bench,
+    server: &Server,
+    key: &str,
+    waiters: usize,
+) -> Result<Figures> {
     let (mut requests, mut lease) = (Requests::default(), Lease::default());
     let mut holder = Connection::open(server.place()).await?;
     lease.read(holder.call(requests.acquire(key, Wait::No, 0)).await?.ok()?.body)?;

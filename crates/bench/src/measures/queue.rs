@@ -120,7 +120,12 @@ async fn beside_many(bench: &Bench, empty: Server) -> Result<Vec<Row>> {
 }
 
 /// Messages that went all the way, in a second.
-async fn messages(bench: &Bench, server: &Server, round: usize, at_once: usize) -> Result<f64> {
+pub(super) async fn messages(
+    bench: &Bench,
+    server: &Server,
+    round: usize,
+    at_once: usize,
+) -> Result<f64> {
     server.settle(REST_MAX).await?;
     let queue = format!("bench-{at_once}");
     let label = format!("queue, {at_once} at a time, round {round}");

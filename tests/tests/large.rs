@@ -55,6 +55,33 @@ fn also_on_a_bucket() {
     assert!(bucket.double().uploads("lockd").is_empty(), "every upload was finished");
 }
 
+/// Each upload fills one part while others are on their way, and uploads share the bound on those.
+#[test]
+fn uploads_at_once_share_a_bound_on_memory() {
+    const UPLOADS: usize = 5;
+    let bucket = Bucket::new(Cloud::Double);
+    let server = Server::start(bucket.options());
+    bucket.slow_down(Duration::from_millis(200));
+    let before = resident(server.pid());
+    forget_peak(server.pid());
+    std::thread::scope(|scope| {
+        for number in 0..UPLOADS {
+            let server = &server;
+            scope.spawn(move || {
+                let mut client = server.client();
+                let held =
+                    client.acquire(&Ask::new(&format!("big-{number}"), "test").ttl_ms(600_000));
+                let document = Document::of_bytes(40_000_000, number);
+                let mut connection = send_chunked(server, &held.update(""), document.pretty());
+                finish(&mut connection).ok();
+            });
+        }
+    });
+    let grown = peak(server.pid()).saturating_sub(before) / MB;
+    println!("{UPLOADS} uploads at once: the server grew by {grown} MB");
+    assert!(grown < 130, "the server grew by {grown} MB");
+}
+
 /// A document of 100 MB in and out, while the server grows by no more than so many MB.
 fn pass_through(server: &Server, most: u64) {
     let mut client = server.client();

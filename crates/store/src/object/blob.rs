@@ -14,6 +14,7 @@ use futures_util::stream::BoxStream;
 use object_store::multipart::PartId;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutMode, PutOptions};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
 use super::{BLOBS, Fault, Shared, UPLOADS, payload};
@@ -21,8 +22,11 @@ use crate::port::{BlobReader, BlobWriter, StoreError, is_blob_name};
 
 const FRAME_BYTES_MAX: usize = 256 << 10;
 const FRAME_HEAD_BYTES: usize = 8;
-/// Parts of one upload that are on their way at a time.
+/// Parts of one upload that are on their way at a time, and those of all uploads together. An
+/// upload fills one more part meanwhile: a client that sends slowly keeps only what it has sent,
+/// and nothing that the others wait for.
 const PARTS_AT_ONCE: usize = 2;
+pub(super) const PARTS_AT_ONCE_ALL: usize = 4;
 /// A part may take so many times as long as another request.
 const PART_TIMES: u32 = 6;
 
@@ -131,7 +135,14 @@ impl Target {
         Ok(id.into())
     }
 
-    async fn part(self, id: Arc<str>, number: usize, bytes: Bytes) -> Result<PartId, StoreError> {
+    /// Sends one part; the others may send theirs once `_turn` is dropped.
+    async fn part(
+        self,
+        id: Arc<str>,
+        number: usize,
+        bytes: Bytes,
+        _turn: OwnedSemaphorePermit,
+    ) -> Result<PartId, StoreError> {
         let (shared, id) = (&self.shared, id.to_string());
         let mut patience = shared.patience();
         loop {
@@ -238,11 +249,26 @@ impl Upload {
 impl Writer {
     fn frame(&mut self, chunk: &[u8]) {
         for data in chunk.chunks(FRAME_BYTES_MAX) {
+            self.make_room(FRAME_HEAD_BYTES + data.len());
             self.buffer.put_u32_le(u32::try_from(data.len()).unwrap_or(0));
             self.buffer.put_u32_le(crc32c::crc32c(data));
             self.buffer.put_slice(data);
             self.total += data.len() as u64;
         }
+    }
+
+    /// Grows the buffer, by doubling while the document is small and never beyond a part and a
+    /// frame: left to itself it would double beyond a part.
+    fn make_room(&mut self, more: usize) {
+        let needed = self.buffer.len() + more;
+        if needed <= self.buffer.capacity() {
+            return;
+        }
+        let most = self.target.shared.part_bytes + FRAME_HEAD_BYTES + FRAME_BYTES_MAX;
+        let next = if self.upload.is_some() { most } else { most.min(self.buffer.capacity() * 2) };
+        let mut grown = BytesMut::with_capacity(next.max(needed));
+        grown.put_slice(&self.buffer);
+        self.buffer = grown;
     }
 
     async fn send_full(&mut self) -> Result<(), StoreError> {
@@ -264,7 +290,9 @@ impl Writer {
         while upload.under_way.len() >= PARTS_AT_ONCE {
             upload.settle_one().await?;
         }
-        let task = self.target.clone().part(Arc::clone(&upload.id), upload.begun, part);
+        let turns = Arc::clone(&self.target.shared.part_turns);
+        let turn = turns.acquire_owned().await.map_err(super::unavailable)?;
+        let task = self.target.clone().part(Arc::clone(&upload.id), upload.begun, part, turn);
         #[expect(
             clippy::disallowed_methods,
             reason = "it ends with its writer, which waits for it"

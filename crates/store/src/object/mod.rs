@@ -27,6 +27,7 @@ use object_store::{GetOptions, ObjectMeta, UpdateVersion};
 use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
+use tokio::sync::Semaphore;
 
 use crate::port::{
     Abilities, BlobReader, BlobWriter, Gauges, Name, Op, Page, Revision, Store, StoreError, Stored,
@@ -71,6 +72,8 @@ struct Shared {
     timeout: Duration,
     patience: Duration,
     part_bytes: usize,
+    /// Bounds the parts that all uploads together have on their way.
+    part_turns: Arc<Semaphore>,
     commits: AtomicU64,
     /// Why the store cannot be used, since when.
     failing: Mutex<Option<(String, i64)>>,
@@ -172,6 +175,7 @@ impl ObjectStore {
             timeout: options.timeout,
             patience: options.patience,
             part_bytes: options.part_bytes,
+            part_turns: Arc::new(Semaphore::new(blob::PARTS_AT_ONCE_ALL)),
             commits: AtomicU64::new(0),
             failing: Mutex::new(None),
             last_heard: AtomicU64::new(0),

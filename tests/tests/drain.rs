@@ -1,5 +1,5 @@
-//! A server that is told to stop: nothing new is granted, those who hold a key may finish, and
-//! then it ends. Leases that are not given back in time live on in the store.
+//! A server that stops: it grants nothing new, finishes the requests in flight, waits for held
+//! leases where the settings ask for that, and ends. Leases that are still held live on in the store.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,14 @@ use rustix::process::Signal;
 const LONG_MS: u64 = 600_000;
 /// Long before a grace of a minute is over, with room for a busy machine.
 const BEFORE_GRACE: Duration = Duration::from_secs(40);
+
+/// What a server says when it has begun with a request and wants its body.
+const CONTINUE: [u8; 25] = *b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// A server that waits for held leases.
+fn patient(grace: &str) -> Options {
+    Options::new().flag("drain-grace", grace).variable("LOCKD_DRAIN_LEASES", "true")
+}
 
 fn draining(server: &Server) -> Client {
     let mut client = server.client();
@@ -26,7 +34,7 @@ fn is_marked(reply: &Reply) {
 
 #[test]
 fn holders_finish_while_nothing_new_is_granted_and_then_the_server_ends() {
-    let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+    let mut server = Server::start(patient("60s"));
     let mut holder = server.client();
     let first = holder.acquire(&Ask::new("first", "holder").ttl_ms(LONG_MS));
     let second = holder.acquire(&Ask::new("second", "holder").ttl_ms(LONG_MS));
@@ -77,6 +85,46 @@ fn holders_finish_while_nothing_new_is_granted_and_then_the_server_ends() {
 }
 
 #[test]
+fn a_server_with_held_leases_stops_without_waiting_for_them() {
+    let mut server =
+        Server::start(Options::new().flag("drain-grace", "60s").flag("shutdown-timeout", "60s"));
+    let mut holder = server.client();
+    let held = holder.acquire(&Ask::new("k", "holder").ttl_ms(LONG_MS));
+    holder.call(&held.update(r#"{"staged":true}"#)).ok();
+    let start = Instant::now();
+    server.terminate();
+    assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
+    println!("stopped after {:?}", start.elapsed());
+    assert!(server.log().contains("leases_left=1"), "{}", server.log());
+
+    server.start_again();
+    let mut client = server.client();
+    client.call(&Ask::new("k", "thief").request()).refused(409, "waiting");
+    client.call(&held.keepalive(LONG_MS)).ok();
+    assert_eq!(client.call(&held.get()).ok().body, br#"{"staged":true}"#);
+}
+
+#[test]
+fn connections_without_a_request_do_not_hold_up_the_end() {
+    let mut server =
+        Server::start(Options::new().flag("drain-grace", "60s").flag("shutdown-timeout", "60s"));
+    let _silent = Connection::open(&server.place).expect("a connection");
+    let mut idle = Connection::open(&server.place).expect("a connection");
+    idle.send(&Request::get("/healthz")).expect("sent");
+    idle.reply().expect("an answer").ok();
+    let mut half = Connection::open(&server.place).expect("a connection");
+    std::io::Write::write_all(&mut half.socket, b"GET /healthz HTTP/1.1\r\nhost:").expect("sent");
+    let mut again = Connection::open(&server.place).expect("a connection");
+    again.send(&Request::get("/healthz")).expect("sent");
+    again.reply().expect("an answer").ok();
+    std::io::Write::write_all(&mut again.socket, b"GET /healthz HTTP/1.1\r\n").expect("sent");
+    let start = Instant::now();
+    server.terminate();
+    assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
+    println!("stopped after {:?}", start.elapsed());
+}
+
+#[test]
 fn a_server_without_holders_ends_at_once() {
     let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
     let mut client = server.client();
@@ -90,7 +138,7 @@ fn a_server_without_holders_ends_at_once() {
 
 #[test]
 fn leases_that_are_left_when_the_grace_is_over_live_on() {
-    let mut server = Server::start(Options::new().flag("drain-grace", "1s"));
+    let mut server = Server::start(patient("1s"));
     let mut client = server.client();
     let held = client.acquire(&Ask::new("k", "holder").ttl_ms(LONG_MS));
     client.call(&held.update(r#"{"staged":true}"#)).ok();
@@ -113,7 +161,7 @@ fn leases_that_are_left_when_the_grace_is_over_live_on() {
 
 #[test]
 fn a_lease_that_runs_out_does_not_hold_up_the_end() {
-    let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+    let mut server = Server::start(patient("60s"));
     server.client().acquire(&Ask::new("k", "gone").ttl_ms(500));
     server.terminate();
     assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
@@ -123,7 +171,7 @@ fn a_lease_that_runs_out_does_not_hold_up_the_end() {
 #[test]
 fn a_second_signal_ends_it_at_once() {
     for again in [Signal::TERM, Signal::INT] {
-        let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+        let mut server = Server::start(patient("60s"));
         let held = server.client().acquire(&Ask::new("k", "holder").ttl_ms(LONG_MS));
         server.terminate();
         draining(&server);
@@ -135,22 +183,32 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
-fn a_request_that_is_under_way_when_the_server_ends_is_finished() {
+fn a_request_in_flight_is_finished_and_meanwhile_holders_are_served() {
     let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
     let mut client = server.client();
     let held = client.acquire(&Ask::new("k", "holder").ttl_ms(LONG_MS));
-    // A body that is half there when the signal comes, and its last lease goes with it.
+    let other = client.acquire(&Ask::new("other", "holder").ttl_ms(LONG_MS));
+    // A body that is half there when the signal comes.
     let mut connection = Connection::open(&server.place).expect("a connection");
-    let update = held.update("[1,2]").query("then", "release");
+    let update = held.update("[1,2]").query("then", "release").header("expect", "100-continue");
     let bytes = update.bytes();
     let (most, rest) = bytes.split_at(bytes.len() - 2);
     std::io::Write::write_all(&mut connection.socket, most).expect("sent");
+    let mut begun = [0; CONTINUE.len()];
+    std::io::Read::read_exact(&mut connection.socket, &mut begun).expect("the server reads on");
+    assert_eq!(begun, CONTINUE);
     server.terminate();
     draining(&server);
+    is_marked(&client.call(&other.keepalive(LONG_MS)).ok());
+    is_marked(&client.call(&other.update("3")).ok());
+    assert!(!server.log().contains("stopped"), "a request is in flight");
     std::io::Write::write_all(&mut connection.socket, rest).expect("sent");
     let reply = connection.reply().expect("an answer").ok();
     is_marked(&reply);
     assert_eq!(server.ended(BEFORE_GRACE).code(), Some(0));
+    assert!(server.log().contains("leases_left=1"), "{}", server.log());
     server.start_again();
-    assert_eq!(server.client().public("k").expect("a document").body, b"[1,2]");
+    let mut client = server.client();
+    assert_eq!(client.public("k").expect("a document").body, b"[1,2]");
+    assert_eq!(client.call(&other.get()).ok().body, b"3");
 }

@@ -182,7 +182,9 @@ fn a_delivery_that_nobody_reads_comes_back_at_once_and_counts_for_nothing() {
 
 #[test]
 fn consumers_finish_their_messages_while_the_server_drains() {
-    let mut server = Server::start(Options::new().flag("drain-grace", "60s"));
+    let mut server = Server::start(
+        Options::new().flag("drain-grace", "60s").variable("LOCKD_DRAIN_LEASES", "true"),
+    );
     let mut client = server.client();
     for payload in ["a", "b", "c"] {
         put(&mut client, payload);

@@ -25,6 +25,8 @@ use lockd_core::ids::TxnId;
 use lockd_core::key::{KeyName, NameRefused};
 use lockd_core::time::Span;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Clock;
 use crate::commit::Records;
@@ -65,7 +67,12 @@ pub(crate) struct App {
     pub(crate) arriving: Arriving,
     draining: AtomicBool,
     drain: CancellationToken,
+    /// Requests that began before the server drained; see [`App::begin_request`].
+    in_flight: TaskTracker,
 }
+
+/// Held by a request, with the body of its answer, for as long as a drain waits for it.
+pub(crate) type InFlight = TaskTrackerToken;
 
 impl App {
     pub(crate) fn new(records: Records, ids: Ids, limits: Limits, tasks: Tasks) -> Arc<Self> {
@@ -79,6 +86,7 @@ impl App {
             arriving: Arriving::default(),
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),
+            in_flight: TaskTracker::new(),
         })
     }
 
@@ -104,6 +112,18 @@ impl App {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// A request that begins while the server drains is served, but the drain does not wait for
+    /// it: requests that keep coming would put off the end.
+    pub(crate) fn begin_request(&self) -> Option<InFlight> {
+        (!self.is_draining()).then(|| self.in_flight.token())
+    }
+
+    /// Ready when the requests that were in flight when draining began have ended.
+    pub(crate) async fn requests_ended(&self) {
+        self.in_flight.close();
+        self.in_flight.wait().await;
     }
 
     /// Ready when draining begins.

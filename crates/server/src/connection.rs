@@ -3,25 +3,25 @@
 //! request it is serving.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Request;
-use http_body::Body as _;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::Semaphore;
 
 use crate::farewell;
 use crate::handshake::{Door, Guest};
 use crate::http::auth::Who;
-use crate::http::body::{Body, Response};
+use crate::http::body::{Body, Response, keep_until_sent};
 use crate::http::call::Origin;
 use crate::http::delivery::{Outbox, Watched};
 use crate::http::router::Entry;
@@ -50,8 +50,8 @@ const STREAMS_MAX: u32 = 256;
 /// How often an HTTP/2 client is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
 
-/// What certainly fits into the buffers of a socket.
-const SHORT_BODY_BYTES: u64 = 16 * 1024;
+/// When the server stops, a connection without a request ends after being quiet for this long.
+const QUIET_SPAN: Duration = Duration::from_millis(200);
 
 /// Said without reading a request: there is no room to read one.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
@@ -160,8 +160,9 @@ async fn refuse(mut conn: impl Socket, speaks_h2: bool) {
 
 async fn serve<S: Socket>(socket: S, rules: &Rules, entry: Arc<Entry>, caller: Caller) {
     let outbox = Outbox::default();
-    let io = TokioIo::new(Watched::new(socket, outbox.clone()));
     let activity = Arc::new(Activity::default());
+    let socket = Counted { socket, activity: Arc::clone(&activity) };
+    let io = TokioIo::new(Watched::new(socket, outbox.clone()));
     let origin = Origin { outbox: Some(outbox), who: caller.who };
     let service = Calls { entry, origin, activity: Arc::clone(&activity) };
     if caller.speaks_h2 {
@@ -212,7 +213,12 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
         }
         () = &mut stopping => {
             wind_down(serving.as_mut());
-            serving.await
+            // The connection first: it takes in what has arrived before it counts as quiet.
+            tokio::select! {
+                biased;
+                ended = &mut serving => ended,
+                () = activity.quiet_for(QUIET_SPAN) => return,
+            }
         }
     };
     if let Err(error) = ended {
@@ -220,11 +226,13 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
     }
 }
 
-/// Whether a connection does anything: how many requests it began and how many it answered.
+/// Whether a connection does anything: how many requests it began and how many it answered, and
+/// how many bytes of answers the socket took.
 #[derive(Debug, Default)]
 struct Activity {
     begun: AtomicU64,
     answered: AtomicU64,
+    sent: AtomicU64,
 }
 
 impl Activity {
@@ -242,6 +250,59 @@ impl Activity {
             tokio::time::sleep(span).await;
         }
     }
+
+    /// Ready when no request was under way and nothing was sent for `span` to twice that. A peer
+    /// that says half a request, or does not answer a GOAWAY, does not hold up the end; an answer
+    /// on its way through a slow network is not cut off.
+    async fn quiet_for(&self, span: Duration) {
+        let mut seen = None;
+        loop {
+            let begun = self.begun.load(Ordering::Relaxed);
+            let busy = self.answered.load(Ordering::Relaxed) != begun;
+            let now = (begun, self.sent.load(Ordering::Relaxed));
+            if !busy && seen == Some(now) {
+                return;
+            }
+            seen = Some(now);
+            tokio::time::sleep(span).await;
+        }
+    }
+}
+
+/// A socket that counts the bytes it takes.
+struct Counted<S> {
+    socket: S,
+    activity: Arc<Activity>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let sent = std::task::ready!(Pin::new(&mut self.socket).poll_write(cx, bytes))?;
+        self.activity.sent.fetch_add(sent as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(sent))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
 }
 
 /// Counts a request as answered, or given up, when it goes.
@@ -251,20 +312,6 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.answered.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// A body that streams for long is part of its request; a short one is as good as sent.
-fn keep_until_sent(answer: Response, under_way: UnderWay) -> Response {
-    let short = answer.body().size_hint().exact().is_some_and(|bytes| bytes <= SHORT_BODY_BYTES);
-    if short {
-        return answer;
-    }
-    answer.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _keep = &under_way;
-            frame
-        }))
-    })
 }
 
 struct Calls {

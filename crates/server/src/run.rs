@@ -63,7 +63,7 @@ impl Default for Parts {
 /// How stopping went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
-    /// Leases that were still held when the grace was over; they live on in the store.
+    /// Leases that were still held at the end; they live on in the store.
     pub leases_left: usize,
     /// Whether every task ended in time.
     pub in_time: bool,
@@ -217,25 +217,36 @@ impl Server {
         self.metrics_bound.lock().clone()
     }
 
-    /// Stops: no new leases, holders may finish for at most `deadline`, then everything ends.
-    /// Leases that are still held live on in the store.
+    /// Stops: grants no new leases, waits for at most `deadline` until the requests in flight have
+    /// ended (and, with `drain_leases`, until no lease is held), then ends everything. Leases that
+    /// are still held live on in the store.
     pub async fn shutdown(&self, deadline: Duration) -> Shutdown {
         let app = &self.api.app;
         app.start_draining();
-        let done = async {
-            // Holders go on at another server, if there is one.
-            while app.records.live.len() > 0 && !app.records.journal.is_read() {
-                tokio::time::sleep(DRAIN_LOOK_EVERY).await;
+        let drained = async {
+            app.requests_ended().await;
+            if self.settings.drain_leases {
+                self.leases_ended().await;
             }
         };
-        let finished = tokio::time::timeout(deadline, done).await.is_ok();
-        let leases_left = if finished { 0 } else { app.records.live.len() };
+        if tokio::time::timeout(deadline, drained).await.is_err() {
+            tracing::info!("drain grace over");
+        }
+        let leases_left = app.records.live.len();
         let in_time = self.tasks.stop(self.settings.shutdown_timeout).await;
         if !in_time {
             tracing::warn!("some tasks did not end in time");
         }
         self.store.close().await;
         Shutdown { leases_left, in_time }
+    }
+
+    /// Ready when no lease is held, or another server is there to go on with them.
+    async fn leases_ended(&self) {
+        let records = &self.api.app.records;
+        while records.live.len() > 0 && !records.journal.is_read() {
+            tokio::time::sleep(DRAIN_LOOK_EVERY).await;
+        }
     }
 }
 

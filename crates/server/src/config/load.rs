@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lockd_core::limits::{TTL_MAX, TTL_MIN};
 use lockd_store::object::{Credentials, Service};
@@ -219,8 +220,7 @@ impl Raw {
         let sweeper_interval = self.parse("sweeper-interval", value::duration);
         let decision_retention = self.parse("tc-decision-retention", value::duration);
         let gc_temps_interval = self.parse("gc-temps-interval", value::duration);
-        let drain_grace = self.parse("drain-grace", value::duration);
-        let shutdown_timeout = self.parse("shutdown-timeout", value::duration);
+        let (drain_grace, drain_leases, shutdown_timeout) = self.stopping();
         let max_connections = self.parse("max-connections", value::count);
         let max_waiters = self.parse("max-waiters", value::count);
         let max_headers = self.parse("max-headers", value::bytes);
@@ -243,6 +243,7 @@ impl Raw {
             decision_retention: decision_retention?,
             gc_temps_interval: gc_temps_interval?,
             drain_grace: drain_grace?,
+            drain_leases: drain_leases?,
             shutdown_timeout: shutdown_timeout?,
             max_connections: max_connections?,
             max_waiters: max_waiters?,
@@ -259,6 +260,12 @@ impl Raw {
         };
         self.check(&settings);
         Some(settings)
+    }
+
+    fn stopping(&mut self) -> (Option<Duration>, Option<bool>, Option<Duration>) {
+        let drain_grace = self.parse("drain-grace", value::duration);
+        let drain_leases = self.parse("drain-leases", value::switch);
+        (drain_grace, drain_leases, self.parse("shutdown-timeout", value::duration))
     }
 
     fn store(

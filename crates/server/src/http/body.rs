@@ -28,6 +28,24 @@ pub struct Body(Kind);
 /// An answer of the API.
 pub(crate) type Response = http::Response<Body>;
 
+/// What certainly fits into the buffers of a socket.
+const SHORT_BODY_BYTES: u64 = 16 * 1024;
+
+/// A body that streams for long is part of its request, and keeps `guard`; a short one is as good
+/// as sent.
+pub(crate) fn keep_until_sent<G: Send + 'static>(answer: Response, guard: G) -> Response {
+    let short = answer.body().size_hint().exact().is_some_and(|bytes| bytes <= SHORT_BODY_BYTES);
+    if short {
+        return answer;
+    }
+    answer.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _keep = &guard;
+            frame
+        }))
+    })
+}
+
 #[derive(Debug)]
 enum Kind {
     /// Not sent yet; empty: nothing more comes.

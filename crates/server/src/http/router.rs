@@ -16,7 +16,7 @@ use lockd_wire::{ErrorCode, header as names, path};
 use utoipa::OpenApi;
 
 use super::auth::{self, Class, TcRules};
-use super::body::{Body, BodyError, Response};
+use super::body::{Body, BodyError, Response, keep_until_sent};
 use super::call::{Call, Origin};
 use super::error::ApiError;
 use super::queue::operate;
@@ -253,6 +253,7 @@ impl Entry {
         origin: Origin,
     ) -> Response {
         let app = &self.api.app;
+        let in_flight = app.begin_request();
         let (head, body) = request.into_parts();
         let route = find(self.routes, head.uri.path(), &head.method);
         let class = route.map_or(Class::Open, |route| route.class);
@@ -283,7 +284,7 @@ impl Entry {
             let name = HeaderName::from_static(names::SHUTDOWN_IMMINENT);
             headers.insert(name, HeaderValue::from_static("true"));
         }
-        response
+        keep_until_sent(response, in_flight)
     }
 
     /// Who answers, or why nobody does.

@@ -272,3 +272,48 @@ fn a_damaged_backup_makes_no_store() {
         assert_eq!(left, 0, "nothing is left of it");
     }
 }
+
+#[test]
+fn a_time_that_the_server_caps_is_in_the_answer_and_the_program_warns() {
+    let home = home();
+    let server = Server::start(Options::in_memory().plain().flag("max-ttl", "1m"));
+    let at = url(&server);
+    let at = ("LOCKD_CLIENT_SERVER", at.as_str());
+    let call = |args: &[&str], more: &[(&str, &str)]| {
+        let environment: Vec<(&str, &str)> =
+            std::iter::once(at).chain(more.iter().copied()).collect();
+        let args = [&["client"], args, &["--output", "json"]].concat();
+        let output = run(home.path(), &args, &environment);
+        let shown: Value = serde_json::from_str(&succeeded(&output)).expect("JSON");
+        (shown, said(&output).1)
+    };
+    let capped = |what: &str, asked: &str, granted: &str| {
+        format!(
+            "lockd: warning: the server capped the {what} at {granted}; {asked} was asked for\n"
+        )
+    };
+    let time_to_live = capped("time to live of the lease", "2h", "1m");
+    let visibility = capped("visibility of the message", "2h", "1m");
+
+    let (lease, warned) = call(&["acquire", "k", "--ttl", "2h"], &[]);
+    assert_eq!((&lease["ttl_ms"], warned), (&60_000.into(), time_to_live.clone()));
+    let held = [
+        ("LOCKD_CLIENT_KEY", "k"),
+        ("LOCKD_CLIENT_LEASE", lease["lease_id"].as_str().expect("an id")),
+        ("LOCKD_CLIENT_FENCING_TOKEN", "1"),
+        ("LOCKD_CLIENT_TXN_ID", lease["txn_id"].as_str().expect("an id")),
+    ];
+    let (renewed, warned) = call(&["keepalive", "--ttl", "2h"], &held);
+    assert_eq!((&renewed["ttl_ms"], warned), (&60_000.into(), time_to_live));
+    let (_, warned) = call(&["keepalive", "--ttl", "1m"], &held);
+    assert_eq!(warned, "", "granted as it was asked for");
+
+    let put = ["queue", "enqueue", "jobs", "--data", "x"];
+    let (message, warned) = call(&[&put[..], &["--visibility", "2h"]].concat(), &[]);
+    assert_eq!((&message["visibility_timeout_seconds"], warned), (&60.into(), visibility.clone()));
+    let (message, warned) = call(&[&put[..], &["--ttl", "400d"]].concat(), &[]);
+    assert_eq!(message["ttl_seconds"], 366 * 24 * 3_600);
+    assert!(warned.contains("capped the time to live of the message"), "{warned}");
+    let (message, warned) = call(&["queue", "dequeue", "jobs", "--visibility", "2h"], &[]);
+    assert_eq!((&message["visibility_timeout_ms"], warned), (&60_000.into(), visibility));
+}

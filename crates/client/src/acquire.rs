@@ -16,6 +16,7 @@ use lockd_wire::lease::{AcquireReply, AcquireRequest};
 use lockd_wire::path;
 
 use crate::call::{Patience, new_request_id};
+use crate::capped::Limit;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::context::{LeaseContext, keepalive};
@@ -234,8 +235,9 @@ impl<W> Acquire<W> {
             asked.answered();
         }
         let loaded = asked.fetch().await?;
-        let reply: AcquireReply = loaded.json()?;
-        Ok((reply.into(), sent))
+        let grant: Grant = loaded.json::<AcquireReply>()?.into();
+        self.client.settings().caps.check(Limit::Ttl, self.ttl, grant.ttl);
+        Ok((grant, sent))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::acquire::{Grant, ttl_ms};
 use crate::attachment::Attachments;
 use crate::body::Source;
 use crate::call::{Call, Patience};
+use crate::capped::Limit;
 use crate::client::Client;
 use crate::error::{Cause, Error, Failed, Failure, KeepaliveKind};
 use crate::lease::{Lease, Tenure};
@@ -272,8 +273,10 @@ pub(crate) async fn keepalive(
         .json(&request)?;
     let loaded = client.fetch(&call).await?;
     let reply: KeepaliveReply = loaded.json()?;
+    let granted = Duration::from_millis(reply.ttl_ms);
+    client.settings().caps.check(Limit::Ttl, ttl, granted);
     Ok(Renewed {
-        ttl: Duration::from_millis(reply.ttl_ms),
+        ttl: granted,
         expires_at_unix: reply.expires_at_unix,
         expires_at_unix_ms: reply.expires_at_unix_ms,
         token: loaded.head.number(header::FENCING_TOKEN),

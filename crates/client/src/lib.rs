@@ -28,6 +28,7 @@ mod client;
 mod settings;
 
 mod acquire;
+mod capped;
 mod context;
 mod cycle;
 mod lease;
@@ -70,7 +71,7 @@ pub use listing::{KeyPages, LeasePages, NamespacePages, TxnPages};
 pub use queue::{Message, Queue, Receipt};
 pub use read::{Document, DocumentStream, Entry, Get, GetStream, ReadMany};
 pub use release::Release;
-pub use settings::{ClientBuilder, secs};
+pub use settings::{Capped, ClientBuilder, Limit, secs};
 pub use txn::Txn;
 pub use update::{Finish, Update, Updated};
 pub use watch::{Change, Event, Watch};

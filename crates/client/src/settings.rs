@@ -7,6 +7,8 @@ use std::time::Duration;
 use lockd_pki::ClientBundle;
 use tokio_rustls::TlsConnector;
 
+use crate::capped::Caps;
+pub use crate::capped::{Capped, Limit};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::dial::Dial;
@@ -34,6 +36,7 @@ pub struct ClientBuilder {
     passes: u32,
     document_bytes_max: usize,
     bundle: Option<Bundle>,
+    caps: Caps,
 }
 
 /// A bundle, or where it is.
@@ -51,6 +54,7 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) passes: u32,
     pub(crate) document_bytes_max: usize,
+    pub(crate) caps: Caps,
 }
 
 impl ClientBuilder {
@@ -64,6 +68,7 @@ impl ClientBuilder {
             passes: PASSES,
             document_bytes_max: DOCUMENT_BYTES_MAX,
             bundle: None,
+            caps: Caps::default(),
         }
     }
 
@@ -135,6 +140,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Is called when the server capped a time that was asked for, once for each different cap. By
+    /// default such a cap is a warning in the log.
+    pub fn on_capped(mut self, callback: impl Fn(&Capped) + Send + Sync + 'static) -> Self {
+        self.caps = Caps::reporting_to(callback);
+        self
+    }
+
     /// Makes the client. Nothing is connected yet.
     ///
     /// # Errors
@@ -161,6 +173,7 @@ impl ClientBuilder {
             timeout: self.timeout,
             passes: self.passes,
             document_bytes_max: self.document_bytes_max,
+            caps: self.caps,
         };
         Client::new(transport, clock, settings)
     }

@@ -43,7 +43,11 @@ pub struct EnqueueReply {
     pub attempts: u32,
     pub max_attempts: u32,
     pub not_visible_until_unix: u64,
+    /// What was taken, after the server's limits.
     pub visibility_timeout_seconds: u64,
+    /// As above; absent when it stays until it is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
     pub payload_bytes: u64,
     pub correlation_id: String,
 }

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use lockd_client::Client;
+use lockd_client::{Capped, Client};
 
 use crate::bundle::BundleArgs;
 use crate::context::{ENVIRONMENT, Environment};
@@ -163,6 +163,7 @@ impl Session {
         let manner = global.manner.prepare()?;
         let resolved = bundle::resolve(&global.tls, &global.server)?;
         let mut builder = Client::builder().endpoint(&resolved.servers).timeout(manner.timeout);
+        builder = builder.on_capped(note_cap);
         let mut shown = None;
         if let Some((path, bundle)) = resolved.bundle {
             builder = builder.bundle(bundle);
@@ -183,6 +184,15 @@ impl Session {
         let server = client.endpoints().join(",");
         Ok(Self { client, server, bundle: shown, environment, namespace })
     }
+}
+
+fn note_cap(capped: &Capped) {
+    let (asked, granted) = (capped.asked, capped.granted);
+    let [asked, granted] = [asked, granted].map(humantime::format_duration);
+    let limit = capped.limit;
+    ui::note(&format!(
+        "warning: the server capped the {limit} at {granted}; {asked} was asked for"
+    ));
 }
 
 pub async fn run(args: ClientArgs) -> ExitCode {

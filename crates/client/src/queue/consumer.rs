@@ -179,7 +179,7 @@ impl Intake {
         let whole = match connection.next_whole(self.buffer_max).await {
             Ok(Some(whole)) => {
                 self.empty.reset();
-                return Some(arrived(&self.wish.queue, whole));
+                return Some(arrived(&self.wish, whole));
             }
             Ok(None) => None,
             Err(failure) => {
@@ -188,7 +188,7 @@ impl Intake {
             }
         };
         self.connection = None;
-        whole.map(|whole| arrived(&self.wish.queue, whole))
+        whole.map(|whole| arrived(&self.wish, whole))
     }
 
     async fn connect(&mut self, free: usize) -> Result<(), Failed> {
@@ -265,7 +265,7 @@ impl Intake {
         {
             let next = tokio::time::timeout(CLOSING, connection.next_whole(self.buffer_max)).await;
             let Ok(Ok(Some(whole))) = next else { break };
-            self.arrived.push_back(arrived(&self.wish.queue, whole));
+            self.arrived.push_back(arrived(&self.wish, whole));
         }
         self.connection = None;
     }

@@ -20,6 +20,7 @@ use super::message::{IfDropped, Message};
 use super::payload::Payload;
 use crate::acquire::{Wait, ttl_ms};
 use crate::call::Repeat;
+use crate::capped::Limit;
 use crate::error::{DequeueKind, Error, Failed, Failure};
 
 /// How large a payload may be to be read into memory before it is asked for.
@@ -113,6 +114,13 @@ impl Wish {
         }
     }
 
+    /// The message as it came, unless the server capped its visibility: then that is reported.
+    pub(super) fn looked_at(&self, message: Message) -> Message {
+        let caps = &self.queue.client.settings().caps;
+        caps.check(Limit::Visibility, self.visibility, message.visibility());
+        message
+    }
+
     /// Messages may have been taken that nobody has seen.
     fn lost(&self, mut failure: Failed) -> Failed {
         failure.unknown = self.txn_id.is_some();
@@ -189,11 +197,17 @@ impl Dequeue {
         let arrived = wish.queue.client.clock().now();
         if delivered.payload_bytes > BUFFER_MAX as u64 {
             let payload = Payload::Arriving(Box::new(deliveries));
-            return Ok(Some(Message::new(&wish.queue, delivered, payload, arrived)));
+            return Ok(Some(wish.looked_at(Message::new(
+                &wish.queue,
+                delivered,
+                payload,
+                arrived,
+            ))));
         }
         // From here on it is given back if this future is dropped.
         let message = Message::new(&wish.queue, delivered, Payload::Away, arrived)
             .if_dropped(IfDropped::Defer);
+        let message = wish.looked_at(message);
         let payload = gather(&mut deliveries).await;
         Ok(Some(message.with_payload(payload).if_dropped(IfDropped::Fail)))
     }
@@ -228,7 +242,7 @@ impl DequeueBatch {
                     whole
                 }
             };
-            batch.messages.extend(whole.map(|whole| arrived(&wish.queue, whole)));
+            batch.messages.extend(whole.map(|whole| arrived(&wish, whole)));
             if broken {
                 return Ok(batch);
             }
@@ -239,10 +253,11 @@ impl DequeueBatch {
 }
 
 /// A message that nobody has looked at yet.
-pub(super) fn arrived(queue: &Queue, whole: Whole) -> Message {
+pub(super) fn arrived(wish: &Wish, whole: Whole) -> Message {
     let payload = whole.payload.map_or(Payload::Away, Payload::Here);
-    let now = queue.client.clock().now();
-    Message::new(queue, whole.message, payload, now).if_dropped(IfDropped::Defer)
+    let now = wish.queue.client.clock().now();
+    let message = Message::new(&wish.queue, whole.message, payload, now);
+    wish.looked_at(message.if_dropped(IfDropped::Defer))
 }
 
 /// The payload as a whole; one that breaks off is asked for again when it is wanted.

@@ -13,6 +13,7 @@ use super::Queue;
 use crate::acquire::whole_seconds;
 use crate::body::Source;
 use crate::call::new_request_id;
+use crate::capped::Limit;
 use crate::error::{EnqueueKind, Error, Failed, Failure};
 use crate::lease::Lease;
 use crate::multipart::Envelope;
@@ -152,8 +153,20 @@ impl Enqueue {
         let name = self.name.unwrap_or_else(new_request_id);
         let call = self.queue.call(path::QUEUE_ENQUEUE).named(&name)?;
         let call = fences(call, &self.fences)?.body_of(envelope.content_type, body);
-        self.queue.client.fetch(&call).await?.json()
+        let client = &self.queue.client;
+        let reply: EnqueueReply = client.fetch(&call).await?.json()?;
+        let caps = &client.settings().caps;
+        let given = Duration::from_secs(reply.visibility_timeout_seconds);
+        caps.check(Limit::Visibility, in_seconds(request.visibility_timeout_seconds), given);
+        let given = Duration::from_secs(reply.ttl_seconds.unwrap_or(0));
+        caps.check(Limit::MessageTtl, in_seconds(request.ttl_seconds), given);
+        Ok(reply)
     }
+}
+
+/// A time as it was sent.
+fn in_seconds(seconds: Option<i64>) -> Option<Duration> {
+    seconds.map(|seconds| Duration::from_secs(seconds.unsigned_abs()))
 }
 
 impl IntoFuture for Enqueue {

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use super::settle::{Extended, Nacked};
 use crate::acquire::ttl_ms;
 use crate::call::{Call, Patience, Repeat};
+use crate::capped::Limit;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Cause, Failed, Failure};
@@ -281,6 +282,7 @@ impl Hold {
         };
         course.etag_sure = true;
         let visibility = span(reply.visibility_timeout_ms, reply.visibility_timeout_seconds);
+        self.client.settings().caps.check(Limit::Visibility, by, visibility);
         self.receipt.lock().unwrap_or_else(PoisonError::into_inner).meta_etag =
             Some(reply.meta_etag.clone());
         if let Some(tenure) = &self.tenure {

@@ -71,7 +71,7 @@ pub(super) async fn enqueue(call: Call, body: Body) -> Result<Response, ApiError
     let mut payload = parts.into_payload();
     let outcome = async {
         let ask = asked?;
-        let queue = ask.queue.clone();
+        let (queue, ttl) = (ask.queue.clone(), ask.ttl);
         let enqueued = app.enqueue(ask, &mut payload).await?;
         Ok(reply::ok(&EnqueueReply {
             namespace: queue.namespace().to_owned(),
@@ -81,6 +81,7 @@ pub(super) async fn enqueue(call: Call, body: Body) -> Result<Response, ApiError
             max_attempts: enqueued.max_attempts,
             not_visible_until_unix: enqueued.visible_at.as_secs_up(),
             visibility_timeout_seconds: enqueued.visibility.as_secs_up(),
+            ttl_seconds: ttl.map(Span::as_secs_up),
             payload_bytes: enqueued.bytes,
             correlation_id: call.correlation.text().to_owned(),
         }))

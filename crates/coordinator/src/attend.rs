@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lockd_elect::{Leadership, Loss, Memory, Office};
+use lockd_elect::{Leadership, Loss, Office};
 
 use crate::member::{Sign, State, judge};
 use crate::metrics::{Global, added_up};
@@ -165,17 +165,18 @@ async fn keep_tasks(shared: &Arc<Shared>, office: &Office) {
     }
 }
 
-/// What is known about the tasks. After memory was lost, everybody first has the time to hand in
-/// what they have seen, a leader from before has the time to end, and nothing up to then is run.
+/// What is known about the tasks. After memory was lost, every instance first has the time to hand
+/// in what it has seen, a former leader has the time to end, and nothing up to then is run. The time
+/// counts from the loss: a leader that takes over in between waits for the rest of it.
 async fn recollect(shared: &Shared, office: &Office) -> Option<(BTreeMap<String, Mark>, u64)> {
-    if office.memory == Memory::Lost {
-        let wait = shared.settings.recollection().saturating_sub(office.age());
+    let waits = office.waits_out(shared.settings.recollection());
+    if let Some(wait) = waits {
         tracing::warn!(
             ?wait,
-            "the registry is new, was started again or has forgotten something; tasks begin after \
-             this, and earlier times are left out"
+            "the registry was started again or has forgotten something; tasks begin after this, \
+             and earlier times are left out"
         );
-        if !shared.pause(wait).await {
+        if !wait.is_zero() && !shared.pause(wait).await {
             return None;
         }
     }
@@ -185,7 +186,7 @@ async fn recollect(shared: &Shared, office: &Office) -> Option<(BTreeMap<String,
                 for (name, mark) in &marks {
                     shared.seen.saw(name, mark);
                 }
-                let now = shared.time.now().filter(|_| office.memory == Memory::Lost);
+                let now = shared.time.now().filter(|_| waits.is_some());
                 // What begins now is not earlier.
                 return Some((marks, now.unwrap_or(0).saturating_sub(1)));
             }

@@ -68,6 +68,9 @@ pub struct Office {
     pub epoch: Epoch,
     pub memory: Memory,
     since: Moment,
+    /// When the answer was there: [`Memory::Lost`] counts to the moment of the grant, which was
+    /// not later.
+    answered: Moment,
     clock: Clock,
     until: Arc<Mutex<Moment>>,
     over: CancellationToken,
@@ -81,6 +84,7 @@ impl Office {
             epoch: grant.epoch,
             memory: grant.memory,
             since: sent,
+            answered: clock.now(),
             clock: clock.clone(),
             until: Arc::new(Mutex::new(sent.plus(ttl))),
             over: CancellationToken::new(),
@@ -102,6 +106,19 @@ impl Office {
             return Duration::ZERO;
         }
         self.until.lock().since(self.clock.now())
+    }
+
+    /// What is left of `span`, counted from when the lock may have forgotten something; `None` if
+    /// it has forgotten nothing.
+    #[must_use]
+    pub fn waits_out(&self, span: Duration) -> Option<Duration> {
+        match self.memory {
+            Memory::Kept => None,
+            Memory::Lost { ago } => {
+                let since = ago.saturating_add(self.clock.now().since(self.answered));
+                Some(span.saturating_sub(since))
+            }
+        }
     }
 
     /// How long ago it was asked for.

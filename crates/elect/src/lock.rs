@@ -45,8 +45,11 @@ pub struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     Kept,
-    /// It has forgotten something: somebody may still lead, by its own count, for one time to live.
-    Lost,
+    /// It may have forgotten something, that long before the grant: a former leader may still lead,
+    /// by its own count, until one time to live after that.
+    Lost {
+        ago: Duration,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ impl Forgetting {
             *found = Some(now);
         }
         match *found {
-            Some(found) if now.since(found) < ttl => Memory::Lost,
+            Some(found) if now.since(found) < ttl => Memory::Lost { ago: now.since(found) },
             Some(_) | None => Memory::Kept,
         }
     }

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use lockd_cloud::Redis as RedisServer;
 use lockd_elect::conformance::{Election, run_all};
 use lockd_elect::redis::{Address, Redis, RedisLock, RedisSettings};
-use lockd_elect::{Attempt, Candidate, LeaderLock, LockError, Loss, Memory, Renewal};
+use lockd_elect::{Attempt, Candidate, Epoch, Grant, LeaderLock, LockError, Loss, Memory, Renewal};
 
 use super::granted;
 use super::relay::Relay;
@@ -114,7 +114,7 @@ async fn a_redis_with_old_data_does_not_bring_an_old_leader_back() {
     assert_ne!(other.renew(new.epoch).await.ok(), Some(Renewal::Kept));
     let again = granted(&*lock).await;
     assert!(again.epoch > new.epoch, "{again:?} after {new:?}");
-    assert_eq!(again.memory, Memory::Lost);
+    assert!(matches!(again.memory, Memory::Lost { .. }), "{again:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,14 +171,105 @@ async fn a_redis_that_forgets_everything_ends_the_office_and_says_so() {
         }
         assert_eq!(renewal.expect("an answer"), Renewal::Lost(Loss::Vanished));
         let new = granted(&*b).await;
-        assert_eq!(new.memory, Memory::Lost);
+        let before = lost(&new);
         assert!(new.epoch > old.epoch, "{new:?} after {old:?}");
         let by = Renewal::Lost(Loss::TakenBy("b".into()));
         assert_eq!(a.renew(old.epoch).await.expect("an answer"), by);
+        tokio::time::sleep(Duration::from_millis(20)).await;
         b.release(new.epoch).await.expect("released");
         let again = granted(&*a).await;
-        assert_eq!(again.memory, Memory::Lost, "the first one that was told may be gone");
+        // The first one that was told may be gone; the next has to wait for the rest of the time.
+        assert!(lost(&again) >= before + Duration::from_millis(20), "{new:?}, {again:?}");
     }
+}
+
+/// How long before the grant memory was lost.
+#[track_caller]
+fn lost(grant: &Grant) -> Duration {
+    match grant.memory {
+        Memory::Lost { ago } => ago,
+        Memory::Kept => panic!("{grant:?}"),
+    }
+}
+
+/// Seconds since this Redis was started.
+fn uptime(election: &InRedis) -> u64 {
+    let said = election.0.lock().expect("a server").ask(&["INFO", "server"]);
+    let line = said.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+    line.and_then(|seconds| seconds.trim().parse().ok()).expect("an uptime")
+}
+
+/// Who may have led with an earlier run of Redis has ended after a time to live.
+async fn started_a_while_ago(ttl: Duration) -> InRedis {
+    let election = InRedis(Mutex::new(RedisServer::start().await));
+    while uptime(&election) <= 2 * ttl.as_secs() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    election
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_registry_in_a_redis_that_runs_for_a_while_has_forgotten_nothing() {
+    let ttl = Duration::from_secs(1);
+    let election = started_a_while_ago(ttl).await;
+    let (a, b) = (election.lock(Candidate::new("a"), ttl), election.lock(Candidate::new("b"), ttl));
+    let first = granted(&*a).await;
+    assert_eq!(first.memory, Memory::Kept);
+    a.release(first.epoch).await.expect("released");
+    assert_eq!(granted(&*b).await.memory, Memory::Kept);
+}
+
+/// It cannot be told from one that was started again without its data.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_was_just_started_counts_from_its_start() {
+    let ttl = Duration::from_secs(600);
+    let election = InRedis(Mutex::new(RedisServer::start().await));
+    while uptime(&election) < 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let grant = granted(&*election.lock(Candidate::new("a"), ttl)).await;
+    let (ago, up) = (lost(&grant), uptime(&election));
+    assert!(ago >= Duration::from_secs(1) && ago < Duration::from_secs(up + 1), "{ago:?} of {up}");
+}
+
+/// Whatever was deleted, by whom and how: an instance that has just come does not take a registry
+/// that was in use for a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_lost_its_keys_is_not_taken_for_a_new_one() {
+    let ttl = Duration::from_secs(1);
+    let election = started_a_while_ago(ttl).await;
+    let first = granted(&*election.lock(Candidate::new("a"), ttl)).await;
+    assert_eq!(first.memory, Memory::Kept);
+    let ask = |words: &[&str]| election.0.lock().expect("a server").ask(words);
+    let keys = ask(&["KEYS", "*"]);
+    let keys: Vec<&str> = keys.split_whitespace().collect();
+    assert!(keys.len() >= 5, "{keys:?}");
+    ask(&[&["DEL"], keys.as_slice()].concat());
+    let second = granted(&*election.lock(Candidate::new("b"), ttl)).await;
+    assert!(lost(&second) < ttl, "{second:?}");
+    assert!(second.epoch > first.epoch);
+    ask(&["FLUSHALL"]);
+    let third = granted(&*election.lock(Candidate::new("c"), ttl)).await;
+    assert!(lost(&third) < ttl, "{third:?}");
+    // Another election, never used: but something was flushed, and that could have been it.
+    let other = RedisLock::new(election.redis(), "other:cluster", Candidate::new("d"), ttl);
+    assert!(lost(&granted(&other).await) < ttl);
+}
+
+/// Two instances, of which one has seen epochs: it knows that this registry has forgotten them.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_has_seen_epochs_does_not_take_a_registry_for_new() {
+    let ttl = Duration::from_secs(1);
+    let election = started_a_while_ago(ttl).await;
+    let (a, b) = (election.lock(Candidate::new("a"), ttl), election.lock(Candidate::new("b"), ttl));
+    let far = Epoch(1 << 52);
+    a.saw(far);
+    let grant = granted(&*a).await;
+    assert!(lost(&grant) < ttl, "{grant:?}");
+    assert!(grant.epoch > far, "{grant:?}");
+    a.release(grant.epoch).await.expect("released");
+    let next = granted(&*b).await;
+    assert!(lost(&next) < 2 * ttl, "the one that has seen nothing hears of it too: {next:?}");
 }
 
 /// A campaign gives up a request before the connection does.

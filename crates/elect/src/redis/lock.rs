@@ -8,6 +8,7 @@
 //! | `{prefix}:leader:holder` | incarnation and epoch; ours, same time to live |
 //! | `{prefix}:leader:epoch` | the latest epoch; ours, for ever |
 //! | `{prefix}:leader:run` | the run of Redis that granted it, and when one may have forgotten something; ours, for ever |
+//! | `{prefix}:leader:unused` | the run of Redis that was not used for this election a moment ago; ours, for seconds |
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -20,25 +21,68 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Redis;
+use super::address::Kind;
+use super::connection::{Redis, RedisFault};
 use crate::lock::{
     Attempt, Candidate, Epoch, Grant, Holder, LeaderLock, LockError, Loss, Memory, Renewal,
 };
 
+/// How long a note about an election that was never used counts, in ms.
+const UNUSED_MS: u64 = 10_000;
+
+/// Notes that this run of Redis was not used for this election a moment ago. By the time of that
+/// moment, so that a note that comes late is none.
+static NOTE_UNUSED: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+        local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
+        local time = redis.call('TIME')
+        local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+        local left = tonumber(ARGV[1]) - now
+        if left > 0 then redis.call('SET', KEYS[1], run, 'PX', string.format('%.0f', left)) end
+        ",
+    )
+});
+
 /// Which run of Redis this is, and when it may last have forgotten something, in ms: a Redis that
 /// was started again, or that was a replica before, may have forgotten the latest that it said.
 const THIS_RUN: &str = r"
-        local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
+        local server = redis.call('INFO', 'server')
+        local run = string.match(server, 'run_id:(%w+)') or ''
         local known, forgot = string.match(redis.call('GET', KEYS[5]) or '', '^(%w*) (%d+)$')
 ";
 
+/// When this run of Redis began with nothing, if nothing was lost since: a master that was never a
+/// replica, threw nothing out for want of memory and was not flushed. Else nothing. What it does not
+/// say about itself counts as unsure.
+const BEGAN: &str = r"
+        local function began(server, now)
+            local up = string.match(server, 'uptime_in_seconds:(%d+)')
+            local replication = redis.call('INFO', 'replication')
+            local stats = redis.call('INFO', 'stats')
+            local commands = redis.call('INFO', 'commandstats')
+            local sure = up and string.find(server, 'redis_mode:standalone', 1, true)
+                and string.find(replication, 'role:master', 1, true)
+                and string.find(replication, 'second_repl_offset:-1', 1, true)
+                and string.find(stats, 'evicted_keys:0', 1, true)
+                and string.find(commands, 'cmdstat_info:', 1, true)
+                and not string.find(commands, 'cmdstat_flush', 1, true)
+                and not string.find(commands, 'script|flush', 1, true)
+            if sure then return now - tonumber(up) * 1000 end
+            return nil
+        end
+";
+
 /// An epoch is at least the time of Redis in milliseconds, so that one who has lost its memory and
-/// saw nobody goes on above all that went before. Whoever is granted the lock within two times to
-/// live after memory may have been lost is told, not only the first. An epoch that its leader has
-/// begun to let go of is not granted to it again: what lets go of it may arrive late.
+/// saw nobody goes on above all that went before. Each candidate that is granted the lock within two
+/// times to live after memory may have been lost is told how long ago that was, not only the first.
+/// An election that this run of Redis has never seen may have been lost when the run began, not
+/// later. An epoch that its leader has begun to let go of is not granted to it again: what lets go
+/// of it may arrive late.
 static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&format!(
         r"
+        {BEGAN}
         {THIS_RUN}
         local id, incarnation, ttl, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
         local let_go = tonumber(ARGV[5])
@@ -47,15 +91,21 @@ static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
         local stored = tonumber(redis.call('GET', KEYS[4]) or '0')
         local time = redis.call('TIME')
         local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-        if stored == 0 or stored < seen or known ~= run then forgot = now end
-        local kept = 1
-        if now - tonumber(forgot) < 2 * tonumber(ttl) then kept = 0 end
+        if stored == 0 or stored < seen or known ~= run then
+            forgot = now
+            local untouched = stored == 0 and seen == 0 and not (known or leader or holder)
+            if untouched and redis.call('GET', KEYS[6]) == run then
+                forgot = began(server, now) or now
+            end
+        end
+        local ago = string.format('%.0f', math.max(0, now - tonumber(forgot)))
+        if tonumber(ago) >= 2 * tonumber(ttl) then ago = '-1' end
         if leader then
             local mine = string.format('%s:%.0f', incarnation, stored)
             if leader == id and holder == mine and stored >= seen and stored > let_go and known == run then
                 redis.call('PEXPIRE', KEYS[1], ttl)
                 redis.call('PEXPIRE', KEYS[3], ttl)
-                return {{1, string.format('%.0f', stored), kept}}
+                return {{1, string.format('%.0f', stored), ago}}
             end
             if not (leader == id and holder and string.sub(holder, 1, #incarnation + 1) == incarnation .. ':') then
                 return {{0, leader, redis.call('PTTL', KEYS[1]), holder or ''}}
@@ -66,8 +116,9 @@ static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
         redis.call('SET', KEYS[3], incarnation .. ':' .. epoch, 'PX', ttl)
         redis.call('SET', KEYS[4], epoch)
         redis.call('SET', KEYS[2], time[1])
+        redis.call('DEL', KEYS[6])
         redis.call('SET', KEYS[5], run .. ' ' .. string.format('%.0f', forgot))
-        return {{1, epoch, kept}}
+        return {{1, epoch, ago}}
         "
     ))
 });
@@ -180,13 +231,57 @@ impl RedisLock {
         u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Marks this run of Redis as one that was used for this election, and notes it if it was not
+    /// before, unless this candidate knows of an earlier one. The mark is a script in the cache of
+    /// Redis, which lasts as long as its run: deleted or evicted keys do not take it with them.
+    async fn mark_used(&self) -> Result<(), RedisFault> {
+        // In a cluster each shard has a cache of its own.
+        if self.redis.address().kind == Kind::Cluster {
+            return Ok(());
+        }
+        let name: String = self.prefix.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let mark = format!("return 'lockd leader {name}'");
+        let is_new = self.seen() == Epoch(0);
+        let (seconds, micros): (u64, u64) = match is_new {
+            true => self.redis.send(&::redis::cmd("TIME")).await?,
+            false => (0, 0),
+        };
+        let hash = Script::new(&mark);
+        let exists = ::redis::cmd("SCRIPT").arg("EXISTS").arg(hash.get_hash()).to_owned();
+        let used: Vec<bool> = self.redis.send(&exists).await?;
+        if used.iter().all(|used| *used) {
+            return Ok(());
+        }
+        if is_new {
+            let until = (seconds * 1_000 + micros / 1_000).saturating_add(UNUSED_MS);
+            let mut note = NOTE_UNUSED.prepare_invoke();
+            self.redis.run::<()>(note.key(self.unused()).arg(until)).await?;
+        }
+        // After the note: another candidate finds the note, or no mark either.
+        let load = ::redis::cmd("SCRIPT").arg("LOAD").arg(&mark).to_owned();
+        self.redis.send::<()>(&load).await
+    }
+
+    fn unused(&self) -> String {
+        format!("{}:leader:unused", self.prefix)
+    }
+
     async fn try_now(&self) -> Result<Attempt, LockError> {
+        match self.mark_used().await {
+            // Without the rights for it nothing is noted, and a new election waits.
+            Ok(()) | Err(RedisFault::Refused(_)) => {}
+            Err(fault @ RedisFault::Unavailable(_)) => return Err(fault.into()),
+        }
         let mut ask = self.invoke(&ACQUIRE);
+        ask.key(self.unused());
         ask.arg(self.ttl_ms()).arg(self.seen().0).arg(self.let_go.load(Ordering::Relaxed));
         match self.redis.run(&ask).await? {
-            Acquired::Granted(epoch, kept) => {
+            Acquired::Granted(epoch, lost) => {
                 self.saw(epoch);
-                let memory = if kept { Memory::Kept } else { Memory::Lost };
+                let memory = match u64::try_from(lost) {
+                    Ok(ago) => Memory::Lost { ago: Duration::from_millis(ago) },
+                    Err(_) => Memory::Kept,
+                };
                 Ok(Attempt::Granted(Grant { epoch, memory }))
             }
             Acquired::Held(leader, left, holder) => {
@@ -219,7 +314,8 @@ impl Drop for RedisLock {
 
 /// The answer of the script.
 enum Acquired {
-    Granted(Epoch, bool),
+    /// The epoch, and how many ms ago memory was lost; below zero: it was not.
+    Granted(Epoch, i64),
     Held(String, i64, String),
 }
 

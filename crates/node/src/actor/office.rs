@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockd_client::clock::Moment;
 use lockd_core::supervise::Event;
-use lockd_elect::{Leadership, Loss, Memory, Office};
+use lockd_elect::{Leadership, Loss, Office};
 
 use super::Actor;
 use crate::cause::Cause;
@@ -69,8 +69,8 @@ impl Actor {
         }
         tracing::warn!(
             ?waits,
-            "the lock is new or has forgotten who led: the node leads after this, when whoever may \
-             have led before has ended"
+            "the lock may have forgotten who led: the node leads after this, when a former leader \
+             has ended"
         );
         self.mind.enters_at = Some(self.now().plus(waits));
         self.settle();
@@ -81,10 +81,8 @@ impl Actor {
     fn waits(&self) -> Duration {
         let Some(office) = &self.mind.office else { return Duration::ZERO };
         let apart = self.shared.settings.role_change == RoleChange::Follow;
-        match office.memory {
-            Memory::Lost if !apart => self.shared.ttl.saturating_sub(office.age()),
-            Memory::Lost | Memory::Kept => Duration::ZERO,
-        }
+        let waits = office.waits_out(self.shared.ttl).filter(|_| !apart);
+        waits.unwrap_or_default()
     }
 
     fn enter(&mut self, epoch: u64) {

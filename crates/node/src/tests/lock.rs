@@ -122,7 +122,8 @@ impl LeaderLock for InMemory {
             }
             kept.epoch = kept.epoch.max(*self.floor.lock()) + 1;
             kept.holder = Some((self.candidate.clone(), kept.epoch, now.plus(self.ttl)));
-            let memory = if kept.forgot { Memory::Lost } else { Memory::Kept };
+            let lost = Memory::Lost { ago: Duration::ZERO };
+            let memory = if kept.forgot { lost } else { Memory::Kept };
             Attempt::Granted(Grant { epoch: Epoch(kept.epoch), memory })
         }))
     }

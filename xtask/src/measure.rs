@@ -34,9 +34,24 @@ pub fn check(document: &str, served: &BTreeSet<String>) -> Vec<String> {
     missing.chain(unknown).collect()
 }
 
+/// The heading above the table of alerts.
+pub const ALERTS: &str = "Alerts";
+
+/// The metrics that the table of alerts asks for, by the names that one asks Prometheus.
+#[must_use]
+pub fn asked(document: &str) -> BTreeSet<String> {
+    let rows = repo::table(document, ALERTS);
+    let cells = rows.iter().filter_map(|cells| cells.first());
+    let words = cells.flat_map(|cell| cell.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    let ours = words.filter(|word| word.starts_with("lockd_") || word.starts_with("process_"));
+    ours.map(|word| word.strip_suffix("_bucket").unwrap_or(word).to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{check, names};
+    use std::collections::BTreeSet;
+
+    use super::{asked, check, names};
     use crate::repo;
     use crate::serve::Running;
 
@@ -48,6 +63,32 @@ mod tests {
             check(page, &served),
             ["x_b is served but not described", "x_c is described but not served"]
         );
+    }
+
+    /// Those of the daemons are in tables of their own.
+    #[test]
+    fn alerts_ask_for_metrics_that_are_described() {
+        let operations = repo::read("docs/operations.md").unwrap();
+        let mut described = BTreeSet::new();
+        for page in ["docs/operations.md", "docs/coordinator.md", "docs/node-controller.md"] {
+            let text = repo::read(page).unwrap();
+            let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+            described.extend(rows.map(|(name, _)| name.to_owned()));
+        }
+        let asked = asked(&operations);
+        assert!(asked.len() > 10, "{asked:?}");
+        let unknown: Vec<&String> = asked.difference(&described).collect();
+        assert!(unknown.is_empty(), "alerts ask for what is not described: {unknown:?}");
+        for wanted in [
+            "lockd_queue_messages",
+            "lockd_queue_oldest_ready_seconds",
+            "process_open_fds",
+            "lockd_coordinator_epoch",
+            "lockd_coordinator_registry_reachable",
+            "lockd_tls_certificate_end_seconds",
+        ] {
+            assert!(asked.contains(wanted), "no alert asks for {wanted}");
+        }
     }
 
     #[tokio::test]

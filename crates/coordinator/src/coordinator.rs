@@ -245,6 +245,15 @@ impl Coordinator {
         self.shared.epoch()
     }
 
+    /// The epoch of the present leader, as far as this instance knows it.
+    #[must_use]
+    pub fn known_epoch(&self) -> Option<Epoch> {
+        match &*self.shared.campaign.leadership().borrow() {
+            Leadership::Leading(office) => Some(office.epoch),
+            Leadership::Following { leader, .. } => leader.as_ref()?.epoch,
+        }
+    }
+
     /// Who leads, now and from now on.
     #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {

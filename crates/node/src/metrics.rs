@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockd_serve::{Certificate, Door};
 use lockd_wire::node::{Role, Transition};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -11,6 +12,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::cause::Cause;
+
+/// The last line of a page.
+const END: &str = "# EOF\n";
 
 /// In seconds: a hand-over takes some tens of milliseconds, a failed opening a minute.
 const BUCKETS: [f64; 12] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -89,9 +93,13 @@ impl Metrics {
         self.healthy.set(i64::from(healthy));
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, door: &Door) -> String {
         let mut text = String::new();
         let _written = prometheus_client::encoding::text::encode(&mut text, &self.registry).is_ok();
+        text.truncate(text.strip_suffix(END).unwrap_or(&text).len());
+        text.push_str(&Certificate::of(door).text());
+        text.push_str(&lockd_serve::process_text());
+        text.push_str(END);
         text
     }
 }
@@ -109,7 +117,7 @@ mod tests {
         metrics.restarted("agent");
         let became = Transition { to: Role::Leader, took_ms: 30, ..Transition::default() };
         metrics.became(&became, Cause::Elected);
-        let text = metrics.text();
+        let text = metrics.text(&Door::Plain);
         for line in [
             "lockd_ha_role{role=\"LEADER\"} 1",
             "lockd_ha_role{role=\"STANDBY\"} 0",

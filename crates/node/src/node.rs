@@ -267,7 +267,7 @@ impl Handle {
     /// In the text format of Prometheus.
     #[must_use]
     pub fn metrics(&self) -> String {
-        self.shared.metrics.text()
+        self.shared.metrics.text(&self.shared.settings.door)
     }
 
     /// Hands the office over, if it leads.

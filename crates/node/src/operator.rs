@@ -160,7 +160,7 @@ async fn history(State(api): State<Api>, Query(whose): Query<Whose>, parts: Part
 
 async fn metrics(State(api): State<Api>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(CONTENT_TYPE, kind)], api.shared.metrics.text()).into_response()
+    ([(CONTENT_TYPE, kind)], api.shared.metrics.text(&api.shared.settings.door)).into_response()
 }
 
 async fn ask_switchover(State(api): State<Api>, request: Request) -> Answered {

@@ -1,8 +1,11 @@
 //! A port that is served over HTTP, with or without TLS: connections with bounds, a stop that lets
-//! requests end, and who may come in. What is answered is the caller's.
+//! requests end, and who may come in. What is answered is the caller's, but for what every program
+//! measures about itself.
 
 mod port;
+mod process;
 mod secret;
 
 pub use port::{Bound, Certified, Door, ServeError, Serving, connections_max};
+pub use process::{Certificate, process_text};
 pub use secret::{Secret, SecretError, bearer};

@@ -30,6 +30,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Clock;
 use crate::commit::Records;
+use crate::config::NamedQueues;
 use crate::ids::Ids;
 use crate::metrics::Metrics;
 use crate::tasks::Tasks;
@@ -52,6 +53,8 @@ pub(crate) struct Limits {
     pub(crate) attachment_max: Option<u64>,
     /// Of a message; `None`: no bound.
     pub(crate) payload_max: Option<u64>,
+    /// Which queues the metrics may name.
+    pub(crate) named_queues: NamedQueues,
     /// The longest pause between two pieces of a request body.
     pub(crate) body_timeout: std::time::Duration,
 }

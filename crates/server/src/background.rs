@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lockd_core::key::KeyName;
+use lockd_core::queue::QueueName;
 use lockd_core::time::Span;
 
 use crate::app::queue::tidy::TIDY_EVERY;
@@ -17,6 +18,9 @@ use crate::commit::LEASE_PREFIX;
 const REAP_AT_ONCE: usize = 256;
 /// When a lease could not be ended because the store did not work, it is tried again after this.
 const REAP_AGAIN: Span = Span(500);
+
+/// How often the queues that the metrics name are asked for: well before an idle one is forgotten.
+const KEEP_QUEUES_EVERY: Duration = Duration::from_secs(60);
 
 /// Ends each lease when its time is over, to the millisecond as far as the store allows.
 pub(crate) async fn reap(app: Arc<App>) {
@@ -111,6 +115,20 @@ pub(crate) async fn tidy_queues(app: Arc<App>) {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "messages removed that nobody took in time"),
             Err(error) => tracing::warn!(%error, "queues could not be looked through"),
+        }
+    }
+}
+
+/// Keeps queues in memory that the metrics name, whether or not they are in use.
+pub(crate) async fn keep_queues(app: Arc<App>, queues: Vec<QueueName>) {
+    loop {
+        for queue in &queues {
+            if let Err(error) = app.keep_queue(queue).await {
+                tracing::warn!(%queue, %error, "queue of the metrics not read; trying again");
+            }
+        }
+        if !pause(&app, KEEP_QUEUES_EVERY).await {
+            return;
         }
     }
 }

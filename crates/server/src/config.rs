@@ -11,6 +11,7 @@ pub use value::BadValue;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockd_core::queue::QueueName;
 use lockd_store::object::ObjectOptions;
 
 /// One setting: its flag is `--name`, its variable `LOCKD_NAME`, its key in the file `name`.
@@ -82,6 +83,11 @@ pub const SETTINGS: &[Setting] = &[
     value("max-connections", "12000", "Open connections"),
     value("max-waiters", "100000", "Requests that wait for keys"),
     value("queue-max-consumers", "10000", "Consumers that wait for messages"),
+    value(
+        "metrics-queues",
+        "",
+        "Queues that /metrics may name: namespace/queue, separated by commas, or all",
+    ),
     value("max-headers", "64KiB", "Size of the headers of a request"),
     value("idle-timeout", "2m", "How long a connection may be silent between requests"),
     value("body-timeout", "30s", "How long a request body may pause"),
@@ -147,7 +153,24 @@ pub struct QueueSettings {
     /// Zero for no bound.
     pub payload_max: u64,
     pub max_consumers: usize,
+    pub named: NamedQueues,
 }
+
+/// The queues whose names the metrics may show; all others are summed up. Names can be secrets of
+/// tenants, and the page needs no certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NamedQueues {
+    /// None of them is named.
+    #[default]
+    None,
+    /// The first by name of those that are in memory.
+    All,
+    /// These, which are kept in memory for it.
+    These(Vec<QueueName>),
+}
+
+/// How many queues the metrics may name.
+pub const NAMED_QUEUES_MAX: usize = 100;
 
 /// Who the server is with mutual TLS, and whom it trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,10 @@
 //! What the server counts and measures, in Prometheus' terms: base units, few labels, never a key
 //! as a label. One registry per server, so that several can live in one process.
 
+mod queues;
+
+pub(crate) use queues::QueueLevels;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -249,14 +253,18 @@ impl TlsMetrics {
 }
 
 /// What is read when the page is asked for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Levels {
     pub(crate) leases: usize,
     pub(crate) waiters: usize,
     pub(crate) consumers: usize,
     pub(crate) store_bytes: u64,
     pub(crate) store_reopened: u64,
+    pub(crate) queues: QueueLevels,
 }
+
+/// The last line of a page.
+const END: &str = "# EOF\n";
 
 const LATENCY_BUCKETS: [f64; 16] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
@@ -389,10 +397,13 @@ impl Metrics {
         self.store_reopened.set(level(levels.store_reopened));
         let mut page = String::new();
         if prometheus_client::encoding::text::encode(&mut page, &self.registry).is_err() {
-            page.clear();
             // Writing to a string cannot fail; the page is then empty rather than half.
-            let _infallible = page.write_str("# EOF\n").is_ok();
+            page.clear();
         }
+        page.truncate(page.strip_suffix(END).unwrap_or(&page).len());
+        page.push_str(&levels.queues.text());
+        page.push_str(&lockd_serve::process_text());
+        page.push_str(END);
         page
     }
 }

@@ -16,7 +16,7 @@ use crate::app::{App, Limits};
 use crate::background;
 use crate::clock::{Clock, SharedClock, SystemClock};
 use crate::commit::{self, Records};
-use crate::config::{Address, Settings, StoreSetting};
+use crate::config::{Address, NamedQueues, Settings, StoreSetting};
 use crate::connection::{self, Rules};
 use crate::handshake::Door;
 use crate::http::Api;
@@ -130,6 +130,10 @@ impl Server {
         let tidying = background::tidy_txns(Arc::clone(&app), settings.sweeper_interval, retention);
         tasks.spawn("transactions", tidying);
         tasks.spawn("queues", background::tidy_queues(Arc::clone(&app)));
+        if let NamedQueues::These(named) = &settings.queue.named {
+            let keeping = background::keep_queues(Arc::clone(&app), named.clone());
+            tasks.spawn("named queues", keeping);
+        }
         tasks.spawn("collect", background::collect(Arc::clone(&app), collecting));
         if let Some(identity) = &identity {
             tasks.spawn("identity", identity::keep_up(Arc::clone(identity), tasks.stopping()));
@@ -330,6 +334,7 @@ fn limits(settings: &Settings) -> Limits {
         mutate_max: settings.mutate_max,
         attachment_max: Some(settings.attachment_max).filter(|max| *max > 0),
         payload_max: Some(settings.queue.payload_max).filter(|max| *max > 0),
+        named_queues: settings.queue.named.clone(),
         body_timeout: settings.body_timeout,
     }
 }

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
+use lockd_serve::Certificate;
+
 use crate::coordinator::Coordinator;
 use crate::member::State;
 
 /// Everything as text. What the registry does not tell is left out.
-pub(super) async fn text(coordinator: &Coordinator) -> String {
+pub(super) async fn text(coordinator: &Coordinator, certificate: &Certificate) -> String {
     let health = coordinator.health();
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, String)>| {
@@ -28,6 +30,13 @@ pub(super) async fn text(coordinator: &Coordinator) -> String {
         let help = "Instances of the cluster by state.";
         family("lockd_coordinator_instances", "gauge", help, by_state.to_vec());
     }
+    // After the survey above: whether that was answered.
+    let reachable = u64::from(coordinator.health().fault.is_none());
+    let help = "Whether the registry answered the latest request.";
+    family("lockd_coordinator_registry_reachable", "gauge", help, one(reachable));
+    let epoch = coordinator.known_epoch().map(|epoch| (String::new(), epoch.to_string()));
+    let help = "The epoch of the leader, as far as this instance knows it.";
+    family("lockd_coordinator_epoch", "gauge", help, epoch.into_iter().collect());
     let help = "Changes of leader that this instance has seen.";
     family("lockd_coordinator_leader_changes_total", "counter", help, one(health.leader_changes));
     let age = health.heartbeat_age.map(|age| (String::new(), age.as_secs_f64().to_string()));
@@ -44,6 +53,8 @@ pub(super) async fn text(coordinator: &Coordinator) -> String {
     });
     let help = "Runs that this instance has recorded, by outcome.";
     family("lockd_coordinator_task_runs_total", "counter", help, runs.collect());
+    text.push_str(&certificate.text());
+    text.push_str(&lockd_serve::process_text());
     text.push_str("# EOF\n");
     text
 }

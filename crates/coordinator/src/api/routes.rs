@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
-use lockd_serve::{Certified, bearer};
+use lockd_serve::{Certificate, Certified, bearer};
 use lockd_wire::error::{ErrorBody, ErrorCode};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,7 @@ const RUNS_MAX: usize = 10_000;
 pub(super) struct Api {
     pub(super) coordinator: Coordinator,
     pub(super) access: Arc<Access>,
+    pub(super) certificate: Certificate,
 }
 
 pub(super) fn router(api: Api) -> Router {
@@ -240,7 +241,7 @@ async fn ready(State(api): State<Api>) -> Response {
 
 async fn prometheus_text(State(api): State<Api>, parts: Parts) -> Answered {
     api.may(Role::MetricsRead, &parts)?;
-    let text = prometheus::text(&api.coordinator).await;
+    let text = prometheus::text(&api.coordinator, &api.certificate).await;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(CONTENT_TYPE, kind)], text).into_response())
 }

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lockd_serve::Bound;
 pub use lockd_serve::Door;
+use lockd_serve::{Bound, Certificate};
 
 use super::access::{Access, AccessError};
 use super::routes::{Api, router};
@@ -38,7 +38,8 @@ impl Serving {
     ) -> Result<Self, ServeError> {
         let bound = Bound::bind(listen).await?;
         access.check(bound.address)?;
-        let api = Api { coordinator, access: Arc::new(access) };
+        let certificate = Certificate::of(&door);
+        let api = Api { coordinator, access: Arc::new(access), certificate };
         let serving = bound.serve(&door, router(api))?;
         Ok(Self { address: serving.address, serving })
     }

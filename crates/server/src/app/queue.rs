@@ -74,6 +74,11 @@ impl App {
         Ok(board)
     }
 
+    /// Reads the queue if it is not in memory, and keeps it there for a while.
+    pub(crate) async fn keep_queue(self: &Arc<Self>, queue: &QueueName) -> Result<(), StoreError> {
+        self.board(queue).await.map(drop)
+    }
+
     async fn load_board(self: &Arc<Self>, board: &Board) -> Result<(), StoreError> {
         let known = if self.records.is_atomic() {
             self.read_stands(&board.name).await?

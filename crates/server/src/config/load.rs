@@ -315,7 +315,12 @@ impl Raw {
     fn queue(&mut self) -> Option<QueueSettings> {
         let payload_max = self.parse("queue-payload-max", value::bytes);
         let max_consumers = self.parse("queue-max-consumers", value::count);
-        Some(QueueSettings { payload_max: payload_max?, max_consumers: max_consumers? })
+        let named = self.parse("metrics-queues", value::named_queues);
+        Some(QueueSettings {
+            payload_max: payload_max?,
+            max_consumers: max_consumers?,
+            named: named?,
+        })
     }
 
     fn identity(&mut self, home: Option<&str>) -> Option<IdentitySettings> {

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lockd_core::queue::QueueName;
 use lockd_store::object::{Encryption, Location, ObjectOptions};
 
-use super::{Address, Family, StoreSetting};
+use super::{Address, Family, NAMED_QUEUES_MAX, NamedQueues, StoreSetting};
 
 /// Why a value was refused: what would have been right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +95,29 @@ pub(super) fn count(text: &str) -> Result<usize, BadValue> {
 }
 
 /// One address; `proto` says how a bare one is meant.
+pub(super) fn named_queues(text: &str) -> Result<NamedQueues, BadValue> {
+    match text {
+        "" => return Ok(NamedQueues::None),
+        "all" => return Ok(NamedQueues::All),
+        _ => {}
+    }
+    let mut named: Vec<QueueName> = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let Some((namespace, queue)) = name.rsplit_once('/') else {
+            return bad(format!("{name:?} is not namespace/queue"));
+        };
+        let parsed = QueueName::parse(namespace, queue);
+        let queue = parsed.map_err(|refused| BadValue(format!("{name:?}: {refused}")))?;
+        if !named.contains(&queue) {
+            named.push(queue);
+        }
+    }
+    if named.len() > NAMED_QUEUES_MAX {
+        return bad(format!("at most {NAMED_QUEUES_MAX} queues can be named"));
+    }
+    Ok(NamedQueues::These(named))
+}
+
 pub(super) fn address(text: &str, proto: &str) -> Result<Address, BadValue> {
     let text = text.trim();
     if let Some(path) = text.strip_prefix("unix://") {
@@ -157,8 +181,8 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use super::{address, bytes, duration, store};
-    use crate::config::{Address, Family, StoreSetting};
+    use super::{QueueName, address, bytes, duration, named_queues, store};
+    use crate::config::{Address, Family, NAMED_QUEUES_MAX, NamedQueues, StoreSetting};
 
     #[test]
     fn durations_and_sizes_read_as_people_write_them() {
@@ -181,6 +205,21 @@ mod tests {
         assert_eq!(address("unix:///run/l.sock", "tcp"), Ok(Address::Unix("/run/l.sock".into())));
         assert!(address("9341", "tcp").is_err());
         assert!(address("a:99999", "tcp").is_err());
+    }
+
+    #[test]
+    fn queues_are_named_with_their_namespaces() {
+        assert_eq!(named_queues(""), Ok(NamedQueues::None));
+        assert_eq!(named_queues("all"), Ok(NamedQueues::All));
+        let queue = |namespace, name| QueueName::parse(namespace, name).unwrap();
+        let two = vec![queue("default", "mail"), queue("tenant", "jobs")];
+        let said = "default/mail, tenant/jobs,default/mail";
+        assert_eq!(named_queues(said), Ok(NamedQueues::These(two)));
+        for wrong in ["mail", "default/", ",default/mail", "default/a b"] {
+            assert!(named_queues(wrong).is_err(), "{wrong}");
+        }
+        let many: Vec<String> = (0..=NAMED_QUEUES_MAX).map(|n| format!("n/{n}")).collect();
+        assert!(named_queues(&many.join(",")).is_err());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::queue::operate;
 use super::{attachment, coordinator, lease, list, queue, read, state, system, txn, watch};
 use crate::app::App;
 use crate::clock::Stopwatch;
-use crate::metrics::{Levels, Operation, Outcome};
+use crate::metrics::{Levels, Operation, Outcome, QueueLevels};
 
 /// What handlers share.
 #[derive(Clone)]
@@ -235,6 +235,11 @@ impl Api {
             consumers: records.boards.waiting(),
             store_bytes: gauges.size_bytes,
             store_reopened: gauges.reopened,
+            queues: QueueLevels::of(
+                &records.boards,
+                &self.app.limits.named_queues,
+                self.app.clock().now(),
+            ),
         })
     }
 }

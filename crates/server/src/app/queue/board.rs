@@ -57,6 +57,9 @@ struct Inner {
     is_loaded: bool,
     stands: HashMap<MessageId, Stand>,
     queued: BTreeSet<(Tick, MessageId)>,
+    /// How many of them are due up to `due_until`: counted on, never counted anew.
+    due: usize,
+    due_until: Tick,
     dead: BTreeSet<(UnixMillis, MessageId)>,
     in_flight: usize,
     /// Handed out, and not decided upon yet.
@@ -264,6 +267,8 @@ impl Board {
         let known: HashMap<MessageId, Place> = known.into_iter().collect();
         let mut inner = self.inner.lock();
         let early = std::mem::take(&mut inner.early);
+        // Those that follow are counted as they come.
+        inner.due(now);
         let forgotten: Vec<MessageId> =
             inner.stands.keys().filter(|id| !known.contains_key(id)).copied().collect();
         for id in forgotten {
@@ -299,13 +304,12 @@ impl Board {
         self.inner.lock().queued.first().copied()
     }
 
-    pub(super) fn counts(&self, now: Now) -> Counts {
-        let inner = self.inner.lock();
-        let later = (Bound::Excluded((now.tick, MessageId(u128::MAX))), Bound::Unbounded);
-        let delayed = inner.queued.range(later).count();
+    pub(crate) fn counts(&self, now: Now) -> Counts {
+        let mut inner = self.inner.lock();
+        let ready = inner.due(now);
         Counts {
-            ready: inner.queued.len() - delayed,
-            delayed,
+            ready,
+            delayed: inner.queued.len() - ready,
             // No message is nowhere, not even while it is on its way to its consumer.
             in_flight: inner.in_flight + inner.taken,
             dead: inner.dead.len(),
@@ -313,6 +317,11 @@ impl Board {
             subscribers: self.subscribers.load(Ordering::Relaxed),
             watchers: self.watchers.load(Ordering::Relaxed),
         }
+    }
+
+    /// How long the message that is next could have been delivered by now.
+    pub(crate) fn oldest_ready(&self, now: Now) -> Span {
+        self.head().map_or(Span::ZERO, |(due, _)| due.until(now.tick))
     }
 
     /// Messages in order: those in the queue by the tick at which they are due, the dead by the
@@ -402,6 +411,7 @@ impl Inner {
         match before {
             Some(Stand::Queued(tick)) => {
                 self.queued.remove(&(tick, id));
+                self.due -= usize::from(tick <= self.due_until);
             }
             Some(Stand::InFlight) => {
                 self.in_flight -= 1;
@@ -419,6 +429,7 @@ impl Inner {
             Some(Stand::Queued(tick)) => {
                 let first = self.queued.first().is_none_or(|(first, _)| tick < *first);
                 self.queued.insert((tick, id));
+                self.due += usize::from(tick <= self.due_until);
                 if first {
                     self.call_first();
                 }
@@ -430,6 +441,18 @@ impl Inner {
             Some(Stand::Taken(_)) => self.taken += 1,
             None => {}
         }
+    }
+
+    /// How many could be delivered. Each message that has become due since it was last asked is
+    /// looked at once, so asking often costs nothing.
+    fn due(&mut self, now: Now) -> usize {
+        if now.tick > self.due_until {
+            let last = MessageId(u128::MAX);
+            let since = Bound::Excluded((self.due_until, last));
+            self.due += self.queued.range((since, Bound::Included((now.tick, last)))).count();
+            self.due_until = now.tick;
+        }
+        self.due
     }
 
     /// The first in line sleeps until the next message is due: it looks again when that is.

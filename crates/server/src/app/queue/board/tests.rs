@@ -121,6 +121,28 @@ fn what_happens_during_the_load_is_newer_than_what_it_finds() {
     assert_eq!(board.counts(at(2)), counts);
 }
 
+/// Whatever came and went between two looks.
+#[test]
+fn messages_that_become_due_are_counted_on() {
+    let (boards, board) = loaded(&[(1, 0), (2, 50), (3, 60)]);
+    let ready = |ms| (board.counts(at(ms)).ready, board.counts(at(ms)).delayed);
+    assert_eq!(ready(10), (1, 2));
+    boards.follow(&name(), MessageId(4), queued(5), at(11));
+    boards.follow(&name(), MessageId(5), queued(70), at(11));
+    assert_eq!(ready(11), (2, 3));
+    assert_eq!(ready(55), (3, 2));
+    boards.follow(&name(), MessageId(2), Place::Gone, at(56));
+    boards.follow(&name(), MessageId(3), Place::InFlight, at(56));
+    assert_eq!(ready(100), (3, 0));
+    let taken = board.take(3, at(100));
+    assert_eq!(ready(100), (0, 0));
+    drop(taken);
+    assert_eq!(ready(101), (3, 0));
+    assert_eq!(board.oldest_ready(at(101)), Span(101));
+    board.load([(MessageId(9), queued(200))], at(150));
+    assert_eq!((ready(150), board.oldest_ready(at(150))), ((0, 1), Span::ZERO));
+}
+
 #[test]
 fn messages_are_counted_where_they_stand() {
     let (boards, board) = loaded(&[(1, 0), (2, 50)]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockd_client::chain;
 use lockd_client::clock::Moment;
 use lockd_wire::error::ErrorBody;
-use lockd_wire::node::NodeView;
+use lockd_wire::node::{NodeView, SeenRole};
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +29,8 @@ pub(crate) const PASSED_ON: &str = "x-lockd-ha-passed";
 #[derive(Debug)]
 pub(crate) struct Table {
     own: String,
+    /// Who leads, as the lock told.
+    leader: Option<String>,
     known: BTreeMap<String, Entry>,
 }
 
@@ -40,7 +42,7 @@ struct Entry {
 
 impl Table {
     pub(crate) fn new(own: &str) -> Self {
-        Self { own: own.into(), known: BTreeMap::new() }
+        Self { own: own.into(), leader: None, known: BTreeMap::new() }
     }
 
     /// Said by the node itself, or passed on: then it was silent for a while already. Whether it
@@ -56,8 +58,22 @@ impl Table {
             None if self.known.len() >= NODES_MAX => return false,
             Some(_) | None => {}
         }
-        self.known.insert(view.node_id.clone(), Entry { view, heard: now });
+        let mut entry = Entry { view, heard: now };
+        entry.led_by(self.leader.as_deref());
+        self.known.insert(entry.view.node_id.clone(), entry);
         true
+    }
+
+    /// The lock tells who leads. What that node said before is over; it is remembered as a leader
+    /// until it says otherwise under another one.
+    pub(crate) fn lead(&mut self, leader: Option<&str>) {
+        if self.leader.as_deref() == leader {
+            return;
+        }
+        self.leader = leader.map(str::to_owned);
+        for entry in self.known.values_mut() {
+            entry.led_by(leader);
+        }
     }
 
     fn forget(&mut self, now: Moment) {
@@ -70,6 +86,17 @@ impl Table {
             ..entry.view.clone()
         };
         self.known.values().map(shown).filter(|it| it.silent_ms < millis(FORGOTTEN_AFTER)).collect()
+    }
+}
+
+impl Entry {
+    fn led_by(&mut self, leader: Option<&str>) {
+        let said = self.view.role;
+        if leader == Some(self.view.node_id.as_str())
+            && matches!(said, SeenRole::Standby | SeenRole::Unknown)
+        {
+            (self.view.role, self.view.controller) = (SeenRole::Leader, "open".into());
+        }
     }
 }
 
@@ -201,6 +228,23 @@ mod tests {
         assert_eq!(table.views(later)[0].silent_ms, 1_000);
         let much_later = later.plus(FORGOTTEN_AFTER);
         assert!(table.views(much_later).is_empty());
+    }
+
+    #[test]
+    fn one_that_leads_is_remembered_as_a_leader_until_it_says_otherwise() {
+        let now = Clock::Boot.now();
+        let mut table = Table::new("me");
+        let standby = NodeView { role: SeenRole::Standby, ..view("a", 0) };
+        table.hear(standby.clone(), now);
+        table.lead(Some("a"));
+        assert_eq!(table.views(now)[0].role, SeenRole::Leader);
+        // Said while it opened its controller.
+        table.hear(standby.clone(), now);
+        assert_eq!(table.views(now)[0].role, SeenRole::Leader);
+        table.lead(Some("b"));
+        assert_eq!(table.views(now)[0].role, SeenRole::Leader, "its last word");
+        table.hear(standby, now);
+        assert_eq!(table.views(now)[0].role, SeenRole::Standby);
     }
 
     #[test]

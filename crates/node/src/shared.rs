@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockd_client::clock::Clock;
 use lockd_core::supervise;
 use lockd_front::Standing;
-use lockd_wire::node::{HaStatus, NodeView, Role};
+use lockd_wire::node::{HaStatus, NodeView, Role, SeenRole};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::TaskTracker;
@@ -76,7 +76,7 @@ impl Shared {
         NodeView {
             node_id: self.settings.node_id.clone(),
             url: self.settings.url.clone(),
-            role: spoken(known.node.role),
+            role: spoken(known.node.role).into(),
             controller: controller.into(),
             agent: agent.into(),
             preferred: self.settings.preferred,
@@ -100,10 +100,15 @@ impl Shared {
             (known.leader.clone(), known.paused)
         };
         let mut nodes = self.nodes();
-        if let Some(leader) = &leader {
-            let own = &self.settings.node_id;
-            for node in nodes.iter_mut().filter(|node| node.node_id != *own) {
-                bring_up_to_date(node, node.node_id == leader.id);
+        let own = &self.settings.node_id;
+        for node in nodes.iter_mut().filter(|node| node.node_id != *own) {
+            match &leader {
+                Some(leader) => bring_up_to_date(node, node.node_id == leader.id),
+                // Between two leaders the one that led may still go on.
+                None if Duration::from_millis(node.silent_ms) > self.heard_within() => {
+                    bring_up_to_date(node, false);
+                }
+                None => {}
             }
         }
         HaStatus {
@@ -138,15 +143,20 @@ impl Shared {
     }
 }
 
-/// What others said of themselves may be of before the latest change, which the lock has told.
+/// What another node said last may be older than the latest change of leader, which the lock has
+/// told. One that led does not lead any more: it has handed over, and says so within a second, or it
+/// died; a dead node is not a standby that could take over.
 fn bring_up_to_date(node: &mut NodeView, leads: bool) {
-    if leads == (node.role != Role::Standby) {
-        return;
-    }
-    (node.role, node.controller) = match leads {
-        true => (Role::Leader, "open".into()),
-        false => (Role::Standby, "closed".into()),
+    let led = match node.role {
+        SeenRole::Leader | SeenRole::Draining => true,
+        SeenRole::Standby | SeenRole::Unknown => false,
     };
+    if leads && !led {
+        (node.role, node.controller) = (SeenRole::Leader, "open".into());
+    } else if led && !leads {
+        let unknown = || "unknown".to_owned();
+        (node.role, node.controller, node.agent) = (SeenRole::Unknown, unknown(), unknown());
+    }
 }
 
 /// A role of the rules, as it is said.

@@ -42,6 +42,41 @@ impl Role {
     }
 }
 
+/// What a node is, as another one sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum SeenRole {
+    Standby,
+    Leader,
+    Draining,
+    /// It led, another leads by now, and it has not said since what it is: perhaps it is dead.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl SeenRole {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Standby => "STANDBY",
+            Self::Leader => "LEADER",
+            Self::Draining => "DRAINING",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+impl From<Role> for SeenRole {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Standby => Self::Standby,
+            Role::Leader => Self::Leader,
+            Role::Draining => Self::Draining,
+        }
+    }
+}
+
 /// What a node, or its controller, says it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleReply {
@@ -123,10 +158,10 @@ pub mod environment {
 pub struct NodeView {
     pub node_id: String,
     pub url: String,
-    pub role: Role,
-    /// `open`, `opening`, `closing`, `closed` or `down`.
+    pub role: SeenRole,
+    /// `open`, `opening`, `closing`, `closed`, `down` or `unknown`.
     pub controller: String,
-    /// `on`, `stopping`, `off` or `none`.
+    /// `on`, `stopping`, `off`, `none` or `unknown`.
     pub agent: String,
     #[serde(default)]
     pub preferred: bool,

@@ -181,6 +181,18 @@ fn draining_takes_results_and_gives_no_work() {
     assert_eq!(until_state(new, id, "succeeded")["result"]["agent"], "x");
 }
 
+/// What a node says of one that was killed while it led, for a while: nothing that it could not
+/// have heard.
+fn shows_no_standby(node: &Node, killed: &str) {
+    for _ in 0..20 {
+        let status = node.get("/ha/status").ok().json();
+        let nodes = status["nodes"].as_array().cloned().expect("nodes");
+        let shown = nodes.iter().find(|one| one["node_id"] == killed).expect("it is shown");
+        assert_eq!(shown["role"], "UNKNOWN", "a dead leader is no standby: {status}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// From the death of the leader to the first change that is accepted.
 fn failover(lock: Kind, ttl: &'static str, at_most: Duration) {
     let plan = Plan { lock_ttl: ttl, ..Plan::default() };
@@ -190,9 +202,11 @@ fn failover(lock: Kind, ttl: &'static str, at_most: Duration) {
     for round in 0..3 {
         let leader = site.leader();
         let other = site.nodes[1 - leader].place();
-        within(SOON, "the other one is there", || {
-            let role = site.nodes[1 - leader].role();
-            role["leader_id"] == site.nodes[leader].id.as_str()
+        within(SOON, "the other one is there, and has heard of the leader", || {
+            let other = &site.nodes[1 - leader];
+            let status = other.try_call(&Request::get("/ha/status")).map(|reply| reply.json());
+            let nodes = status.unwrap_or_default()["nodes"].as_array().map_or(0, Vec::len);
+            nodes == 2 && other.role()["leader_id"] == site.nodes[leader].id.as_str()
         });
         let start = Instant::now();
         let all = site.nodes[leader].processes();
@@ -212,6 +226,7 @@ fn failover(lock: Kind, ttl: &'static str, at_most: Duration) {
             assert!(start.elapsed() < SOON, "nobody takes over");
         }
         took.push(start.elapsed());
+        shows_no_standby(&site.nodes[1 - leader], &site.nodes[leader].id);
         site.nodes[leader].start();
     }
     took.sort();
@@ -237,6 +252,33 @@ fn a_killed_leader_is_followed_in_time_over_redis() {
 #[test]
 fn a_killed_leader_is_followed_at_once_over_postgres() {
     failover(Kind::Postgres, "30s", Duration::from_secs(2));
+}
+
+/// An agent whose work does not end when it is asked to: the new leader waits for it, for the time
+/// that the work of an agent has to end, and then leads.
+#[test]
+fn an_agent_at_work_adds_its_stop_time_to_a_failover() {
+    let plan = Plan { lock_ttl: "2s", more: vec!["--stop-grace=3s".into()], ..Plan::default() };
+    let mut site = Site::start(Kind::Lockd, Kind::Postgres, 2, &plan);
+    let leader = site.leader();
+    site.all_known();
+    let deaf = json!({"command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]});
+    let job = site.nodes[leader].submit(&deaf);
+    until_state(&site.nodes[leader], job["id"].as_str().expect("an id"), "leased");
+    let start = Instant::now();
+    let all = site.nodes[leader].processes();
+    site.nodes[leader].kill();
+    for pid in all {
+        super::site::send(pid, Signal::KILL);
+    }
+    let next = site.leader_after(leader);
+    let took = start.elapsed();
+    let history = site.nodes[next].get("/ha/history").ok().json();
+    let all = history["transitions"].as_array().expect("transitions").clone();
+    let led = all.iter().rev().find(|one| one["to"] == "LEADER").expect("it became leader");
+    println!("a failover with an agent at work: {took:?}, of which its node took {led}");
+    // The agent gives its work a second to end, and this work does not end.
+    assert!(led["took_ms"].as_u64().is_some_and(|ms| ms >= 900), "{history}");
 }
 
 /// A job that would go on for long, and has children of its own.

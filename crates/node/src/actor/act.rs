@@ -330,6 +330,8 @@ impl Actor {
         }
         self.finish_record();
         self.stand();
+        let leader = self.mind.leader.as_ref().map(|leader| leader.id.as_str());
+        self.shared.table.lock().lead(leader);
         self.shared.known.send_modify(|known| {
             known.node = node;
             known.leader.clone_from(&self.mind.leader);

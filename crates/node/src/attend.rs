@@ -10,7 +10,7 @@ use lockd_wire::node::{Hello, HelloReply, SwitchoverAsk, SwitchoverDone};
 use crate::actor::Note;
 use crate::operator::PREFERRED;
 use crate::peers::at;
-use crate::shared::Shared;
+use crate::shared::{Known, Shared};
 
 /// How long the leader may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -20,14 +20,22 @@ const SWITCH_WITHIN: Duration = Duration::from_secs(120);
 const REFUSED_MIN: Duration = Duration::from_secs(1);
 const REFUSED_MAX: Duration = Duration::from_secs(300);
 
-/// Says hello.
+/// Says hello: every so often, and at once to a new leader, which knows only what this node said
+/// before the change.
 pub(crate) async fn greet(shared: Arc<Shared>) {
+    let mut known = shared.known.subscribe();
+    let mut greeted: Option<String> = None;
     loop {
-        tokio::time::sleep(shared.hello_every()).await;
+        let is_new = |now: &Known| is_new_leader(&shared, now, greeted.as_deref());
+        let changed = async { known.wait_for(is_new).await.is_ok() };
+        // Either way it is time.
+        let _new = tokio::time::timeout(shared.hello_every(), changed).await.is_ok();
         if shared.leads() {
+            greeted = None;
             continue;
         }
         let Some((leader, url)) = shared.other_leader() else { continue };
+        greeted = Some(leader.id.clone());
         let hello = Hello { node: shared.view() };
         let said = shared.callers.post::<HelloReply>(at(&url, "/ha/hello"), &hello, ANSWER_WITHIN);
         match said.await {
@@ -35,6 +43,16 @@ pub(crate) async fn greet(shared: Arc<Shared>) {
             Err(error) => tracing::debug!(%error, leader = leader.id, "the leader does not hear"),
         }
     }
+}
+
+/// Whether another node leads than the one that heard of this node last.
+fn is_new_leader(shared: &Shared, now: &Known, greeted: Option<&str>) -> bool {
+    let other = now
+        .leader
+        .as_ref()
+        .filter(|leader| leader.url.is_some() && leader.id != shared.settings.node_id);
+    let follows = now.node.role == lockd_core::supervise::Role::Standby;
+    follows && other.is_some_and(|leader| Some(leader.id.as_str()) != greeted)
 }
 
 async fn hear(shared: &Shared, leader: &str, reply: HelloReply) {

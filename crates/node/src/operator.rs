@@ -220,7 +220,9 @@ async fn hello(State(api): State<Api>, request: Request) -> Answered {
     let _noted = shared.table.lock().hear(node, shared.clock.now());
     let status = shared.status();
     let (leader_id, leader_epoch) = (status.leader_id, status.leader_epoch);
-    Ok(json(&HelloReply { leader_id, leader_epoch, paused: status.paused, nodes: status.nodes }))
+    // As they said it: what it means for a reader is the reader's to judge.
+    let nodes = shared.nodes();
+    Ok(json(&HelloReply { leader_id, leader_epoch, paused: status.paused, nodes }))
 }
 
 async fn prepare(State(api): State<Api>, request: Request) -> Answered {

@@ -11,12 +11,14 @@ use lockd_pki::{ClientBundle, FileError, files};
 use crate::exit::{Done, Problem};
 use crate::{folder, ui};
 
+const VARIABLE: &str = "LOCKD_CLIENT_BUNDLE";
+
 /// The flags about TLS, as all client commands take them.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BundleArgs {
     /// The bundle to show to servers (default: the one client*.pem in this folder, else in the
     /// configuration folder)
-    #[arg(long, short, global = true, value_name = "FILE", env = "LOCKD_CLIENT_BUNDLE")]
+    #[arg(long, short, global = true, value_name = "FILE", env = VARIABLE)]
     pub bundle: Option<PathBuf>,
     /// Speak plain HTTP to servers that are named without a scheme
     #[arg(long, global = true, env = "LOCKD_CLIENT_DISABLE_MTLS", value_name = "BOOL",
@@ -59,13 +61,30 @@ pub fn resolve(args: &BundleArgs, servers: &str) -> Done<Resolved> {
     }
     let found = match args.bundle.as_deref().filter(|path| !path.as_os_str().is_empty()) {
         Some(path) => (path.to_owned(), load(path)?),
-        None => {
-            let folders = [Some(PathBuf::from(".")), folder::config_dir().ok()];
-            search(folders.iter().flatten().map(PathBuf::as_path))?
-        }
+        None => search_usual()?,
     };
     tracing::debug!(path = %found.0.display(), "bundle");
     Ok(Resolved { servers, bundle: Some(found) })
+}
+
+/// The bundle that a daemon shows as a client, and where it is: the one that a setting of the daemon
+/// names, else the one that `lockd client` would show.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn of_daemon(named: Option<&Path>, flag: &str) -> Done<(PathBuf, ClientBundle)> {
+    let named = named.map(Path::to_owned).or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
+    match named.filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) => {
+            let bundle = load(&path)?;
+            Ok((path, bundle))
+        }
+        None => search_usual().map_err(|problem| {
+            problem.hint(format!(
+                "name one with {flag} or {VARIABLE}, or make one with `lockd auth new client`"
+            ))
+        }),
+    }
 }
 
 /// The bundle to show to these servers; none when none of them is spoken to over TLS.
@@ -103,6 +122,12 @@ fn load(path: &Path) -> Done<ClientBundle> {
         ui::note(&warning.to_string());
     }
     Ok(ClientBundle::parse(&path.display().to_string(), &loaded.text)?)
+}
+
+/// The one in this folder, else the one in the configuration folder.
+fn search_usual() -> Done<(PathBuf, ClientBundle)> {
+    let folders = [Some(PathBuf::from(".")), folder::config_dir().ok()];
+    search(folders.iter().flatten().map(PathBuf::as_path))
 }
 
 /// The first folder that has exactly one.

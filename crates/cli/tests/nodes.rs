@@ -11,11 +11,14 @@ use std::process::{Command, Output, Stdio};
 
 use server::{LOCKD, Server, text};
 
+const INSECURE: &str = "lockd://127.0.0.1:1?insecure=1";
 const NODE: [&str; 3] = ["node-controller", "--controller=true", "--state=/proc/nothing"];
 
 fn lockd(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(LOCKD);
     command.args(arguments).env_clear().env("HOME", "/nonexistent").stdin(Stdio::null());
+    // A server without TLS is asked for outright; nothing else is needed for that.
+    command.env("LOCKD_NODE_LOCK", INSECURE).env("LOCKD_CONTROLLER_STORE", INSECURE);
     command.env("LOCKD_NODE_NODE_ID", "a").envs(variables.iter().copied()).output().unwrap()
 }
 
@@ -33,6 +36,9 @@ fn what_cannot_work_is_wrong_usage() {
     for (refused, part) in [
         (node(&["--role-change=bogus"]), "role-change \"bogus\""),
         (node(&["--node-id", "a b"]), "no name of a node"),
+        (node(&["--lock=lockd://127.0.0.1:9341"]), "no client bundle"),
+        (node(&["--lock=lockd://127.0.0.1:9341"]), "--lock-bundle"),
+        (node(&["--lock=lockd://127.0.0.1:9341"]), "?insecure=1"),
         (node(&["--lock=bogus://"]), "--lock cannot be used"),
         (node(&["--lock=postgres://a:b:c/d"]), "--lock cannot be used"),
         (node(&["--mutates=foo"]), "\"foo\""),
@@ -45,6 +51,7 @@ fn what_cannot_work_is_wrong_usage() {
         (agent("--slots=0"), "jobs at once"),
         (agent("--controller=nonsense"), "no URL of a controller"),
         (agent("--log-level=]["), "log-level"),
+        (controller("--store=lockd://127.0.0.1:9341"), "--store-bundle"),
         (controller("--cluster=X"), "no name of a cluster"),
         (controller("--lease-ttl=1ms"), "lease-ttl"),
         (controller("--store=postgres://a:b:c/d"), "--store cannot be used"),

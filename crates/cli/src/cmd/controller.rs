@@ -40,10 +40,10 @@ pub(crate) struct ControllerArgs {
         env = "LOCKD_CONTROLLER_STORE",
         value_name = "URL",
         hide_env_values = true,
-        default_value = "lockd://127.0.0.1:9341?insecure=1"
+        default_value = "lockd://127.0.0.1:9341"
     )]
     store: String,
-    /// For lockd:// with TLS: the bundle of a client
+    /// For lockd:// with TLS: the bundle of a client [default: the one that `lockd client` finds]
     #[arg(long, env = "LOCKD_CONTROLLER_STORE_BUNDLE", value_name = "FILE")]
     store_bundle: Option<PathBuf>,
     /// For postgres:// with TLS: certificates of authorities (PEM) [default: those of the system]
@@ -109,7 +109,7 @@ const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
 
 const AFTER_HELP: &str = "\
 Examples:
-  lockd --disable-mtls & lockd controller           alone, with its jobs in a local server
+  lockd & lockd controller                          alone, with its jobs in a local server
   lockd controller --store postgres://lockd@db/lockd
   curl -s http://127.0.0.1:9343/v1/jobs -d '{\"command\": [\"echo\", \"hello\"]}'
   lockd agent --controller http://127.0.0.1:9343    somebody to run them

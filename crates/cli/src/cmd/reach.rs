@@ -23,7 +23,7 @@ pub(super) struct Reach {
     /// The setting that it comes from.
     pub(super) flag: &'static str,
     pub(super) url: String,
-    /// The bundle of a client, for lockd.
+    /// The bundle of a client, for lockd; without it the one that `lockd client` would show.
     pub(super) bundle: Option<PathBuf>,
     /// For the others.
     pub(super) certificates: Certificates,
@@ -83,7 +83,7 @@ impl Reach {
             !self.certificates.read()?.is_given(),
             "lockd:// takes no certificates: with TLS it takes the bundle of a client"
         );
-        client(&self.url, self.bundle.as_deref())
+        client(&self.url, self.bundle.as_deref(), &format!("{}-bundle", self.flag))
     }
 
     /// Requests take no longer than this.
@@ -181,7 +181,9 @@ fn shown(url: &str) -> String {
 }
 
 /// A client of `lockd://host:port,host:port?insecure=1&namespace=NAME`.
-fn client(url: &str, bundle: Option<&Path>) -> anyhow::Result<Client> {
+///
+/// Plain HTTP is spoken only where it is asked for: the usual server speaks mutual TLS.
+fn client(url: &str, bundle: Option<&Path>, flag: &str) -> anyhow::Result<Client> {
     let written = shown(url);
     let wrong =
         || format!("{written:?} is not written as lockd://host:port[,host:port][?insecure=1]");
@@ -209,12 +211,12 @@ fn client(url: &str, bundle: Option<&Path>) -> anyhow::Result<Client> {
     if let Some(namespace) = namespace {
         builder = builder.namespace(namespace);
     }
-    match bundle {
-        Some(path) => builder = builder.bundle(super::daemon::client_bundle(path)?),
-        None => anyhow::ensure!(
-            insecure,
-            "{written:?} needs the bundle of a client, or ?insecure=1 for a server without TLS"
-        ),
+    if !insecure || bundle.is_some() {
+        let found = lockd_cli::bundle::of_daemon(bundle, flag);
+        let (_, bundle) = found.map_err(|problem| {
+            anyhow::anyhow!("{problem}; a server without TLS is written with ?insecure=1")
+        })?;
+        builder = builder.bundle(bundle);
     }
     Ok(builder.build()?)
 }
@@ -235,7 +237,6 @@ mod tests {
         let told = |url: &str| with(url, Certificates::default());
         assert_eq!(told("lockd://127.0.0.1:9341?insecure=1"), Ok(()));
         assert_eq!(told("lockd://a:1,b:1?insecure=1&namespace=ha"), Ok(()));
-        assert!(told("lockd://127.0.0.1:9341").unwrap_err().contains("insecure=1"));
         assert!(told("lockd://a:1?secure=1").unwrap_err().contains("not known"));
         assert!(told("lockd://,?insecure=1").unwrap_err().contains("lockd://host:port"));
         assert!(told("consul://user:secret@a").unwrap_err().contains("begins with lockd://"));
@@ -244,7 +245,7 @@ mod tests {
         let postgres = told("postgres://user:secret@a:b:c/d").unwrap_err();
         assert!(postgres.starts_with("--lock cannot be used: "), "{postgres}");
         assert!(postgres.contains("postgres://user:password@host"), "{postgres}");
-        assert!(!told("lockd://user:secret@a").unwrap_err().contains("secret"));
+        assert!(!told("lockd://user:secret@a?b").unwrap_err().contains("secret"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let authorities = Some(file.path().to_owned());
         let certificates = Certificates { authorities, ..Certificates::default() };

@@ -1,14 +1,14 @@
 //! Where the cluster is kept: a Redis, a lockd server, or one in this very process.
 
 use anyhow::Context as _;
-use lockd_cli::folder;
+use lockd_cli::{bundle, folder};
 use lockd_client::Client;
 use lockd_coordinator::Backend;
 use lockd_elect::redis::{Address, RedisSettings};
 use lockd_server::Server;
 use lockd_server::config::{self, Layers};
 
-use super::super::daemon::{Ended, client_bundle};
+use super::super::daemon::Ended;
 use super::settings::{Keeper, Settled};
 
 /// The backend, and the server that runs for it.
@@ -47,8 +47,11 @@ fn redis(settled: &Settled) -> anyhow::Result<Backend> {
 
 fn client(url: &str, settled: &Settled) -> anyhow::Result<Client> {
     let mut builder = Client::builder().endpoint(url);
-    if let Some(path) = &settled.server_bundle {
-        builder = builder.bundle(client_bundle(path)?);
+    let is_tls = url.split_once("://").is_some_and(|(scheme, _)| scheme == "https");
+    if is_tls || settled.server_bundle.is_some() {
+        let found = bundle::of_daemon(settled.server_bundle.as_deref(), "--server-bundle");
+        let (_, bundle) = found.map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        builder = builder.bundle(bundle);
     }
     Ok(builder.build()?)
 }

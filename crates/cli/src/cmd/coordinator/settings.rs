@@ -74,7 +74,8 @@ pub(super) struct Given {
     /// With --backend lockd: the server; without it one runs in this process
     #[arg(long, env = "LOCKD_COORDINATOR_SERVER", value_name = "URL")]
     server: Option<String>,
-    /// With --server: the bundle to show there
+    /// With --server over https: the bundle to show there [default: the one that `lockd client`
+    /// finds]
     #[arg(long, env = "LOCKD_COORDINATOR_SERVER_BUNDLE", value_name = "FILE")]
     server_bundle: Option<PathBuf>,
     /// With --backend lockd and no --server: the folder of the store

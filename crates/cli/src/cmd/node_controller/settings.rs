@@ -35,7 +35,7 @@ pub(crate) struct NodeControllerArgs {
 
 const AFTER_HELP: &str = "\
 Examples:
-  lockd --disable-mtls &                          a server for the lock and the jobs
+  lockd &                                         a server for the lock and the jobs
   lockd node-controller --node-id a \\
     --controller 'lockd controller' --role-change follow \\
     --agent 'lockd agent' --moonlight             a node; start another with --node-id b,
@@ -102,14 +102,14 @@ pub(super) struct Given {
     url: Option<String>,
     /// The leader lock: lockd://host:port[?insecure=1], postgres://user@host/database,
     /// etcd://host:port,host:port or redis://host:port/0
-    /// [default: lockd://127.0.0.1:9341?insecure=1]
+    /// [default: lockd://127.0.0.1:9341]
     #[arg(long, env = "LOCKD_NODE_LOCK", value_name = "URL", hide_env_values = true)]
     lock: Option<String>,
     /// How long the lock is held unless it is renewed [default: 10s]
     #[arg(long, env = "LOCKD_NODE_LOCK_TTL", value_name = "TIME", value_parser = span)]
     #[serde(deserialize_with = "maybe_span")]
     lock_ttl: Option<Duration>,
-    /// For lockd:// with TLS: the bundle of a client
+    /// For lockd:// with TLS: the bundle of a client [default: the one that `lockd client` finds]
     #[arg(long, env = "LOCKD_NODE_LOCK_BUNDLE", value_name = "FILE")]
     lock_bundle: Option<PathBuf>,
     /// For the others with TLS: certificates of authorities (PEM) [default: those of the system]
@@ -276,7 +276,7 @@ impl NodeControllerArgs {
             lock_ttl >= TTL_MIN,
             "lock-ttl {lock_ttl:?} is too short: at least {TTL_MIN:?}"
         );
-        let url = given.lock.clone().unwrap_or_else(|| "lockd://127.0.0.1:9341?insecure=1".into());
+        let url = given.lock.clone().unwrap_or_else(|| "lockd://127.0.0.1:9341".into());
         let lock = Reach {
             flag: "--lock",
             url,

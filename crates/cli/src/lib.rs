@@ -22,6 +22,7 @@ pub mod bundle;
 pub mod exit;
 pub mod folder;
 pub mod log;
+pub mod ports;
 pub mod ui;
 
 mod ask;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use lockd_agent::{Agent, AgentSettings, SettingsError};
+use lockd_cli::ports;
 use lockd_coordinator::sidecar::span;
 
 use super::daemon::{self, Ended, Signals};
@@ -113,7 +114,7 @@ fn settings(args: AgentArgs) -> anyhow::Result<AgentSettings> {
     let name = named.unwrap_or_else(|| format!("agent-{}", std::process::id()));
     let mut controllers = args.controller;
     if controllers.is_empty() {
-        controllers.push(args.node_url.unwrap_or_else(|| "http://127.0.0.1:9344".into()));
+        controllers.push(args.node_url.unwrap_or_else(|| ports::node::URL.into()));
     }
     let mut settings = AgentSettings::new(name, controllers);
     settings.slots = args.slots;

@@ -33,10 +33,10 @@ use lockd_client::{Capped, Client};
 use crate::bundle::BundleArgs;
 use crate::context::{ENVIRONMENT, Environment};
 use crate::exit::{Done, EXIT_CODES, Problem};
-use crate::{bundle, log, ui};
+use crate::{bundle, log, ports, ui};
 
 /// Without a scheme: TLS, unless that is off.
-pub(crate) const SERVER: &str = "127.0.0.1:9341";
+pub(crate) const SERVER: &str = ports::server::LISTEN;
 
 /// Hold keys, read and write their state, and work off queues, from a shell
 #[derive(Debug, Args)]

@@ -13,6 +13,7 @@ use lockd_coordinator::api::{InstanceList, LeaderAnswer, RunsAnswer, Status, Tas
 use crate::ask::{self, Asker, Target};
 use crate::cmd::look::LookArgs;
 use crate::exit::{Done, EXIT_CODES, Exit, Problem};
+use crate::ports;
 use crate::ui::{self, Format};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +36,7 @@ struct Reach {
         long,
         env = "LOCKD_COORDINATOR_URL",
         value_name = "URL",
-        default_value = "http://127.0.0.1:9342",
+        default_value = ports::coordinator::URL,
         global = true
     )]
     url: String,

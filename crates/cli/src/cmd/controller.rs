@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use lockd_cli::ports;
 use lockd_coordinator::sidecar::span;
 use lockd_jobs::ledger::Ledger;
 use lockd_jobs::{Access, Controller, Relaying, Settings, Source};
@@ -31,7 +32,7 @@ pub(crate) struct ControllerArgs {
         long,
         env = "LOCKD_CONTROLLER_LISTEN",
         value_name = "HOST:PORT",
-        default_value = "127.0.0.1:9343"
+        default_value = ports::controller::LISTEN
     )]
     listen: String,
     /// Where jobs are kept: lockd://host:port[?insecure=1] or postgres://user@host/database
@@ -40,7 +41,7 @@ pub(crate) struct ControllerArgs {
         env = "LOCKD_CONTROLLER_STORE",
         value_name = "URL",
         hide_env_values = true,
-        default_value = "lockd://127.0.0.1:9341"
+        default_value = ports::LOCKD_URL
     )]
     store: String,
     /// For lockd:// with TLS: the bundle of a client [default: the one that `lockd client` finds]

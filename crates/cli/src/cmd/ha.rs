@@ -13,6 +13,7 @@ use lockd_wire::node::{HaStatus, History, PauseAsk, SwitchoverAsk, SwitchoverDon
 use super::look::LookArgs;
 use crate::ask::{Asker, Target};
 use crate::exit::{Done, EXIT_CODES, Exit, Problem};
+use crate::ports;
 use crate::ui::{self, Format};
 
 /// For all but a hand-over: a node asks the others before it answers.
@@ -36,7 +37,7 @@ struct Reach {
         long,
         env = "LOCKD_HA_URL",
         value_name = "URL",
-        default_value = "http://127.0.0.1:9344",
+        default_value = ports::node::URL,
         global = true
     )]
     url: String,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use lockd_cli::bundle::{self, BundleArgs};
 use lockd_cli::exit::Problem;
+use lockd_cli::ports;
 use lockd_cli::ui::{self, Format, Progress};
 use lockd_core::key::KeyName;
 use lockd_server::clock::{Clock as _, SystemClock};
@@ -24,7 +25,7 @@ pub(crate) enum StoreCommand {
         /// The backup; must not exist yet
         file: PathBuf,
         /// Where the server is: https://host:port, http://host:port, host[:port] or unix:///path
-        #[arg(long, short = 's', env = "LOCKD_CLIENT_SERVER", default_value = "127.0.0.1:9341")]
+        #[arg(long, short = 's', env = "LOCKD_CLIENT_SERVER", default_value = ports::server::LISTEN)]
         server: String,
         #[command(flatten)]
         tls: BundleArgs,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use lockd_cli::ports;
 use lockd_coordinator::Settings;
 use lockd_coordinator::sidecar::{TaskSpec, maybe_span, span};
 use serde::Deserialize;
@@ -207,7 +208,7 @@ impl CoordinatorArgs {
             server: given.server.or(filed.server),
             server_bundle: given.server_bundle.or(filed.server_bundle),
             store: given.store.or(filed.store),
-            listen: given.listen.or(filed.listen).unwrap_or_else(|| "127.0.0.1:9342".into()),
+            listen: given.listen.or(filed.listen).unwrap_or_else(|| ports::coordinator::LISTEN.into()),
             bundle: given.bundle.or(filed.bundle),
             tokens: filed.tokens,
             tasks: filed.tasks,

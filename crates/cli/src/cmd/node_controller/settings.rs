@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use lockd_cli::ports;
 use lockd_coordinator::sidecar::{maybe_span, span};
 use lockd_front::{Forward, FrontSettings, Rules};
 use lockd_node::{Health, NodeSettings, RoleChange, Token};
@@ -276,7 +277,7 @@ impl NodeControllerArgs {
             lock_ttl >= TTL_MIN,
             "lock-ttl {lock_ttl:?} is too short: at least {TTL_MIN:?}"
         );
-        let url = given.lock.clone().unwrap_or_else(|| "lockd://127.0.0.1:9341".into());
+        let url = given.lock.clone().unwrap_or_else(|| ports::LOCKD_URL.into());
         let lock = Reach {
             flag: "--lock",
             url,
@@ -304,7 +305,7 @@ impl Settled {
     pub(super) fn node(&self) -> anyhow::Result<NodeSettings> {
         let given = &self.given;
         let controller = given.controller.clone().context(NO_CONTROLLER)?;
-        let listen = given.listen.clone().unwrap_or_else(|| "127.0.0.1:9344".into());
+        let listen = given.listen.clone().unwrap_or_else(|| ports::node::LISTEN.into());
         let url = self.url(&listen)?;
         let peer_tls = daemon::client_tls(given.peer_bundle.as_deref())?;
         let front = self.front(peer_tls.clone())?;
@@ -372,7 +373,7 @@ impl Settled {
 
     fn front(&self, tls: Option<rustls::ClientConfig>) -> anyhow::Result<FrontSettings> {
         let given = &self.given;
-        let url = given.controller_url.as_deref().unwrap_or("http://127.0.0.1:9343");
+        let url = given.controller_url.as_deref().unwrap_or(ports::controller::URL);
         let wrong =
             || format!("controller-url {url:?} is not written as http://host:port, without a path");
         let controller = address(url).with_context(wrong)?;

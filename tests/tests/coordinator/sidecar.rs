@@ -194,18 +194,23 @@ fn what_cannot_work_is_refused_with_a_reason() {
 fn the_variables_that_others_read_are_read() {
     let redis = RedisServer::start_with(&["--requirepass", "secret"]);
     let port = redis.address().port().to_string();
-    let environment = [
-        ("REDIS_HOST", "127.0.0.1"),
-        ("REDIS_PORT", port.as_str()),
-        ("REDIS_PASSWORD", "secret"),
-        ("HOSTNAME", "pod-7"),
-    ];
-    let mut sidecar = Sidecar::with("", &[], &environment);
+    let environment =
+        [("REDIS_HOST", "127.0.0.1"), ("REDIS_PORT", port.as_str()), ("REDIS_PASSWORD", "secret")];
+    let mut sidecar = Sidecar::with("", &["--instance-id", "pod-7"], &environment);
     assert_eq!(sidecar.get("/api/cluster/this").json()["instance_id"], "pod-7");
-    let environment = [environment[0], environment[1], environment[2]];
-    let mut unnamed = Sidecar::with("", &[], &environment);
-    let pid = unnamed.child.id();
-    assert_eq!(unnamed.get("/api/cluster/this").json()["instance_id"], format!("unknown-{pid}"));
+    assert_eq!(sidecar.get("/readyz").status, 200);
+}
+
+#[test]
+fn an_instance_is_named_as_the_machine_not_as_a_variable_says() {
+    let redis = RedisServer::start_now();
+    let uname = rustix::system::uname();
+    let machine = uname.nodename().to_str().expect("a name");
+    for environment in [&[][..], &[("HOSTNAME", "exported")]] {
+        let url = redis.url();
+        let mut unnamed = Sidecar::with("", &["--redis", &url], environment);
+        assert_eq!(unnamed.get("/api/cluster/this").json()["instance_id"], machine);
+    }
 }
 
 #[test]
@@ -335,15 +340,15 @@ fn no_redis_is_needed() {
         let runs = sidecar.get("/api/cluster/tasks/works/runs").json();
         runs["runs"].as_array().is_some_and(|runs| runs.len() > 2)
     });
-    // A second one on the same machine is told how to join, and can.
-    let home = sidecar.folder.path().to_owned();
-    let second = run(&home, &["coordinator", "--backend", "lockd", "--listen", "127.0.0.1:0"], &[]);
-    says(&second, 1, "--server unix://");
+    // Others on the same machine find it, or are told where it is.
     let url = config["lockd_url"].as_str().expect("a URL").to_owned();
-    let joins = ["--backend", "lockd", "--server", &url, "--instance-id", "second"];
-    let _second = Sidecar::with("", &joins, &[]);
-    within(SOON, "both are there", || {
-        sidecar.get("/api/cluster/status").json()["active_instances"] == 2
+    let home = sidecar.folder.path().join(".lockd").display().to_string();
+    let found = [("LOCKD_CONFIG_DIR", home.as_str())];
+    let _second = Sidecar::with("", &["--backend", "lockd", "--instance-id", "second"], &found);
+    let joins = ["--backend", "lockd", "--server", &url, "--instance-id", "third"];
+    let _third = Sidecar::with("", &joins, &[]);
+    within(SOON, "all are there", || {
+        sidecar.get("/api/cluster/status").json()["active_instances"] == 3
     });
     sidecar.signal(Signal::TERM);
     assert_eq!(sidecar.ended().code(), Some(0));

@@ -21,7 +21,7 @@ pub(crate) struct AgentArgs {
     /// [default: LOCKD_HA_URL, else http://127.0.0.1:9344]
     #[arg(long, env = "LOCKD_AGENT_CONTROLLER", value_name = "URL", value_delimiter = ',')]
     controller: Vec<String>,
-    /// The name of this agent [default: NODE-worker beside a node, else HOSTNAME]
+    /// The name of this agent [default: NODE-worker beside a node, else the name of the machine]
     #[arg(long, env = "LOCKD_AGENT_NAME", value_name = "NAME")]
     name: Option<String>,
     /// How many jobs run at once
@@ -50,8 +50,6 @@ pub(crate) struct AgentArgs {
     node_id: Option<String>,
     #[arg(long, env = "LOCKD_HA_URL", hide = true)]
     node_url: Option<String>,
-    #[arg(long, env = "HOSTNAME", hide = true)]
-    hostname: Option<String>,
 }
 
 /// What jobs have no use for. Beside a node they would find what the controller was told.
@@ -110,8 +108,7 @@ async fn work(args: AgentArgs) -> Result<(), Ended> {
 
 fn settings(args: AgentArgs) -> anyhow::Result<AgentSettings> {
     let beside = args.node_id.map(|node| format!("{node}-worker"));
-    let named = args.name.or(beside).or(args.hostname).filter(|name| !name.is_empty());
-    let name = named.unwrap_or_else(|| format!("agent-{}", std::process::id()));
+    let name = daemon::name(args.name.or(beside), "--name")?;
     let mut controllers = args.controller;
     if controllers.is_empty() {
         controllers.push(args.node_url.unwrap_or_else(|| ports::node::URL.into()));

@@ -88,7 +88,7 @@ pub(crate) struct ControllerArgs {
 /// What a node tells the programs that it runs.
 #[derive(Debug, Args)]
 struct Beside {
-    /// The name of the node [default: HOSTNAME]
+    /// The name of the node [default: the name of the machine]
     #[arg(long, env = "LOCKD_HA_NODE_ID", value_name = "NAME")]
     node_id: Option<String>,
     #[arg(long, env = "LOCKD_HA_ROLE", hide = true)]
@@ -101,8 +101,6 @@ struct Beside {
     token: Option<String>,
     #[arg(long, env = "LOCKD_HA_URL", hide = true)]
     url: Option<String>,
-    #[arg(long, env = "HOSTNAME", hide = true)]
-    hostname: Option<String>,
 }
 
 const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
@@ -190,8 +188,7 @@ fn settings(args: &ControllerArgs, token: Option<String>) -> anyhow::Result<Sett
         args.lease_ttl
     );
     let beside = &args.beside;
-    let named = beside.node_id.clone().or_else(|| beside.hostname.clone());
-    let node_id = named.filter(|name| !name.is_empty()).unwrap_or_else(|| "controller".into());
+    let node_id = daemon::name(beside.node_id.clone(), "--node-id")?;
     let mut settings = Settings::new(&node_id, beside.source()?);
     settings.url.clone_from(&beside.url);
     settings.lease_ttl = args.lease_ttl;

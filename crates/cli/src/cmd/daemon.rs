@@ -116,6 +116,15 @@ pub(super) fn prepare() {
     let _chosen_before = rustls::crypto::ring::default_provider().install_default().is_err();
 }
 
+/// The name that was given, else that of the machine. The machine is asked itself: shells have
+/// `HOSTNAME` without passing it on, and the name must be the same after a restart.
+pub(super) fn name(given: Option<String>, flag: &str) -> anyhow::Result<String> {
+    let given = given.filter(|name| !name.is_empty());
+    given
+        .or_else(files::machine_name)
+        .with_context(|| format!("this machine has no name that can be used: pass {flag} NAME"))
+}
+
 /// The first line of a file, without what is around it.
 pub(super) fn secret(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();

@@ -5,8 +5,9 @@ use lockd_cli::{bundle, folder};
 use lockd_client::Client;
 use lockd_coordinator::Backend;
 use lockd_elect::redis::{Address, RedisSettings};
-use lockd_server::Server;
 use lockd_server::config::{self, Layers};
+use lockd_server::{Server, StartError};
+use lockd_store::OpenError;
 
 use super::super::daemon::Ended;
 use super::settings::{Keeper, Settled};
@@ -20,7 +21,7 @@ pub(super) async fn open(settled: &Settled) -> Result<(Backend, Option<Server>),
                 Some(url) => (client(url, settled).map_err(Ended::wrong)?, None),
                 None => {
                     let (url, server) = embedded(settled).await.map_err(Ended::failed)?;
-                    (Client::connect(&url).map_err(Ended::failed)?, Some(server))
+                    (Client::connect(&url).map_err(Ended::failed)?, server)
                 }
             };
             let backend = Backend::lockd(&client, &settled.coordinator).map_err(Ended::wrong)?;
@@ -56,8 +57,10 @@ fn client(url: &str, settled: &Settled) -> anyhow::Result<Client> {
     Ok(builder.build()?)
 }
 
-/// A server for this process alone, behind a socket in its own folder.
-async fn embedded(settled: &Settled) -> anyhow::Result<(String, Server)> {
+/// A server in this process, behind a socket in the folder of its store. Where another coordinator of
+/// this machine has the store, that one's socket: it may not listen yet, which the backend bears as
+/// it bears any server that is away.
+async fn embedded(settled: &Settled) -> anyhow::Result<(String, Option<Server>)> {
     let folder = match &settled.store {
         Some(folder) => folder.clone(),
         None => {
@@ -76,15 +79,17 @@ async fn embedded(settled: &Settled) -> anyhow::Result<(String, Server)> {
     ];
     let layers = Layers { flags, ..Layers::default() };
     let loaded = config::load(&layers, &Vec::<(String, String)>::new())?;
-    let server = Server::new(loaded.settings).await.map_err(|error| {
-        anyhow::anyhow!(
-            "{error}. Join the coordinator that keeps the cluster there with --server unix://{}, or \
-             name another folder with --store",
-            socket.display()
-        )
-    })?;
+    let server = match Server::new(loaded.settings).await {
+        Ok(server) => server,
+        Err(StartError::Open(OpenError::InUse { pid, .. })) => {
+            let url = format!("unix://{}", socket.display());
+            tracing::info!(url, pid, "joining the coordinator that keeps the cluster");
+            return Ok((url, None));
+        }
+        Err(error) => return Err(error.into()),
+    };
     let bound = server.start().await?;
     let url = bound.first().context("no address")?.to_string();
     tracing::info!("the cluster is kept in this process: {url}");
-    Ok((url, server))
+    Ok((url, Some(server)))
 }

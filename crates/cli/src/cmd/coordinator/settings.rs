@@ -33,8 +33,6 @@ pub(crate) struct CoordinatorArgs {
     /// The password of Redis, if its address has none
     #[arg(long, env = "REDIS_PASSWORD", value_name = "PASSWORD", hide_env_values = true)]
     redis_password: Option<String>,
-    #[arg(long, env = "HOSTNAME", hide = true)]
-    hostname: Option<String>,
 }
 
 const AFTER_HELP: &str = "\
@@ -72,7 +70,8 @@ pub(super) struct Given {
     /// Certificates of the authorities that Redis' certificate may come from (PEM)
     #[arg(long, env = "LOCKD_COORDINATOR_REDIS_CA", value_name = "FILE")]
     redis_ca: Option<PathBuf>,
-    /// With --backend lockd: the server; without it one runs in this process
+    /// With --backend lockd: the server; without it one runs in the first coordinator of this
+    /// machine, which the others find
     #[arg(long, env = "LOCKD_COORDINATOR_SERVER", value_name = "URL")]
     server: Option<String>,
     /// With --server over https: the bundle to show there [default: the one that `lockd client`
@@ -89,7 +88,7 @@ pub(super) struct Given {
     /// Ask for client certificates: the bundle of a server
     #[arg(long, env = "LOCKD_COORDINATOR_BUNDLE", value_name = "FILE")]
     bundle: Option<PathBuf>,
-    /// The name of this instance [default: HOSTNAME, else unknown-PID]
+    /// The name of this instance [default: the name of the machine]
     #[arg(long, env = "LOCKD_COORDINATOR_INSTANCE_ID", value_name = "NAME")]
     instance_id: Option<String>,
     /// What every key of the cluster begins with [default: waf:cluster]
@@ -179,10 +178,8 @@ impl CoordinatorArgs {
     pub(super) fn settle(self) -> anyhow::Result<Settled> {
         let filed: Given = daemon::settings_file(self.config.as_deref())?;
         let given = self.given;
-        let named = given.instance_id.or(filed.instance_id).or(self.hostname);
-        let named = named.filter(|name| !name.is_empty());
-        let mut settings =
-            Settings::new(named.unwrap_or_else(|| format!("unknown-{}", std::process::id())));
+        let named = given.instance_id.or(filed.instance_id);
+        let mut settings = Settings::new(daemon::name(named, "--instance-id")?);
         macro_rules! take {
             ($($name:ident => $to:ident),*) => {
                 $(if let Some(value) = given.$name.or(filed.$name) { settings.$to = value; })*
@@ -208,7 +205,10 @@ impl CoordinatorArgs {
             server: given.server.or(filed.server),
             server_bundle: given.server_bundle.or(filed.server_bundle),
             store: given.store.or(filed.store),
-            listen: given.listen.or(filed.listen).unwrap_or_else(|| ports::coordinator::LISTEN.into()),
+            listen: given
+                .listen
+                .or(filed.listen)
+                .unwrap_or_else(|| ports::coordinator::LISTEN.into()),
             bundle: given.bundle.or(filed.bundle),
             tokens: filed.tokens,
             tasks: filed.tasks,

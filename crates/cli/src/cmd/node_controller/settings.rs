@@ -30,8 +30,6 @@ pub(crate) struct NodeControllerArgs {
     config: Option<PathBuf>,
     #[command(flatten)]
     given: Given,
-    #[arg(long, env = "HOSTNAME", hide = true)]
-    hostname: Option<String>,
 }
 
 const AFTER_HELP: &str = "\
@@ -88,7 +86,7 @@ fn line(text: &str) -> Result<Command, String> {
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Given {
-    /// The name of this node [default: HOSTNAME]
+    /// The name of this node [default: the name of the machine]
     #[arg(long, env = "LOCKD_NODE_NODE_ID", value_name = "NAME")]
     node_id: Option<String>,
     /// Which nodes belong together [default: default]
@@ -267,8 +265,7 @@ impl NodeControllerArgs {
     pub(super) fn settle(self) -> anyhow::Result<Settled> {
         let filed: Given = daemon::settings_file(self.config.as_deref())?;
         let given = self.given.or(filed);
-        let named = given.node_id.clone().or(self.hostname).filter(|name| !name.is_empty());
-        let node_id = named.context("the node has no name: pass --node-id NAME")?;
+        let node_id = daemon::name(given.node_id.clone(), "--node-id")?;
         let cluster = given.cluster.clone().unwrap_or_else(|| "default".into());
         check_cluster(&cluster)?;
         anyhow::ensure!(given.controller.is_some(), NO_CONTROLLER);

@@ -38,7 +38,7 @@ fn everything_that_is_wrong_is_said_at_once() {
         ["--disable-mtls", "--config", file, "--listen", "nowhere", "--max-connections", "0"];
     let environment = [("LOCKD_IDLE_TIMEOUT", "long"), ("LOCKD_LOG_FORMAT", "xml")];
     let (code, text) = said(&run(home.path(), &args, &environment));
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(2), "{text}");
     for (source, value) in [
         ("json-max", "huge"),
         ("no-such-thing", "no such setting"),
@@ -65,7 +65,7 @@ fn flags_beat_the_environment_which_beats_the_file() {
     let environment = [("LOCKD_MAX_TTL", "alsowrong"), ("LOCKD_JSON_MAX", "1MiB")];
     let args = ["--disable-mtls", "--max-ttl", "1h", "--listen", "bad"];
     let (code, text) = said(&run(home.path(), &args, &environment));
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(2), "{text}");
     assert_eq!(text.matches("\n  - ").count(), 1, "only the address is wrong:\n{text}");
 }
 
@@ -78,7 +78,7 @@ fn an_unknown_flag_is_wrong_usage() {
         assert!(text.contains("Usage:"), "{args:?}: {text}");
     }
     let (code, text) = said(&run(home.path(), &["--disable-mtls", "-c", "gone.yaml"], &[]));
-    assert_eq!(code, Some(1), "a named file must exist");
+    assert_eq!(code, Some(2), "a named file must exist");
     assert!(text.contains("gone.yaml"), "{text}");
 }
 
@@ -117,7 +117,7 @@ fn plain_http_is_for_loopback() {
     let home = home();
     let open = ["--disable-mtls", "--store", "mem://", "--listen", "0.0.0.0:0"];
     let (code, text) = said(&run(home.path(), &open, &[]));
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     assert!(text.contains("--insecure-bind"), "{text}");
 }
 

@@ -10,6 +10,7 @@ use lockd_cli::cmd::explain::ExplainArgs;
 use lockd_cli::cmd::ha::HaArgs;
 use lockd_cli::cmd::man::ManArgs;
 use lockd_cli::cmd::txn::TxnArgs;
+use lockd_cli::ui::Format;
 use lockd_server::config::{SETTINGS, Setting};
 
 use crate::cmd;
@@ -46,7 +47,7 @@ pub(crate) enum Command {
     /// A worker of the demo
     #[command(hide = true)]
     DemoWorker(cmd::demo::WorkerArgs),
-    /// Print an example settings file
+    /// Print an example settings file, or the settings as they are
     #[command(subcommand)]
     Config(cmd::config::ConfigCommand),
     /// Back up, restore, check and look into a store
@@ -58,8 +59,12 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
-    /// Print the version
-    Version,
+    /// Print the version; as JSON or YAML with the commit and how it was built
+    Version {
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        output: Format,
+    },
 }
 
 const AFTER_HELP: &str = "\

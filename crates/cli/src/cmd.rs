@@ -11,6 +11,7 @@ pub(crate) mod node_controller;
 pub(crate) mod server;
 pub(crate) mod store;
 pub(crate) mod verify;
+pub(crate) mod version;
 
 mod daemon;
 mod reach;
@@ -20,6 +21,8 @@ use std::process::ExitCode;
 
 use clap::ArgMatches;
 use lockd_cli::cmd::{auth, client, cluster, completions, explain, ha, man, txn};
+use lockd_cli::exit::Problem;
+use lockd_cli::ui;
 use lockd_client::chain;
 
 use crate::args::{self, Cli, Command};
@@ -39,16 +42,13 @@ pub(crate) async fn run(cli: Cli, matches: &ArgMatches) -> ExitCode {
         Some(Command::Guard(args)) => guard::run(args).await,
         Some(Command::Demo) => demo::run().await,
         Some(Command::DemoWorker(args)) => demo::work(args).await,
-        Some(Command::Config(command)) => config::run(&command),
+        Some(Command::Config(command)) => config::run(&command, cli.config, matches),
         Some(Command::Store(command)) => store::run(command).await,
         Some(Command::Verify(command)) => verify::run(command, cli.config, matches).await,
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Completions(args)) => completions::run(&args, args::command()),
         Some(Command::Man(args)) => man::run(&args, args::command()),
-        Some(Command::Version) => {
-            say(&format!("lockd {}", env!("CARGO_PKG_VERSION")));
-            ExitCode::SUCCESS
-        }
+        Some(Command::Version { output }) => version::run(output),
     }
 }
 
@@ -64,12 +64,10 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
 
 /// An error on standard error, and the exit code that goes with it.
 pub(crate) fn failed(error: &str) -> ExitCode {
-    let _written = writeln!(std::io::stderr(), "lockd: {error}").is_ok();
-    ExitCode::FAILURE
+    ui::fail(&Problem::failed(error))
 }
 
 /// As [`failed`], for what was asked for and cannot be.
 pub(crate) fn wrong(error: &str) -> ExitCode {
-    failed(error);
-    ExitCode::from(2)
+    ui::fail(&Problem::usage(error))
 }

@@ -156,7 +156,17 @@ impl Environment {
     }
 }
 
-/// Names as the server compares them.
+/// The user that runs this, at its machine.
+pub(crate) fn user_at_host() -> String {
+    let named = ["USER", "LOGNAME"].into_iter().filter_map(std::env::var_os);
+    let mut named = named.filter_map(|name| name.into_string().ok());
+    let user = named.find(|name| !name.trim().is_empty() && !name.chars().any(char::is_control));
+    let user = user.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()));
+    let host = lockd_pki::files::machine_name().unwrap_or_else(|| "localhost".to_owned());
+    format!("{user}@{host}")
+}
+
+/// Names as the server compares them, and stores them.
 pub(crate) fn plain(name: &str) -> String {
     let name = name.trim();
     name.strip_prefix('/').unwrap_or(name).to_ascii_lowercase()
@@ -174,7 +184,7 @@ pub(crate) fn exports(grant: &Grant, server: &str, bundle: Option<&Path>) -> Vec
     exports.extend(bundle.map(|path| ("BUNDLE", path)));
     exports.extend([
         ("NAMESPACE", text(&context.namespace)),
-        ("KEY", context.key.clone()),
+        ("KEY", plain(&context.key)),
         ("LEASE", context.lease_id.clone()),
         ("FENCING_TOKEN", context.token.map(number).unwrap_or_default()),
         ("TXN_ID", text(&context.txn_id)),

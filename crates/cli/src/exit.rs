@@ -19,6 +19,7 @@ Exit codes:
   69   no server could be reached, or it cannot serve right now; trying again may help
   70   it is not known whether the change happened: read before doing it again
   73   the key exists already (--if-not-exists)
+  74   queue dequeue: no message came in time
   75   the key is held by another (busy)
   76   the lease is lost: expired, revoked, or the key or the message is with another
   77   not allowed
@@ -35,6 +36,7 @@ pub enum Exit {
     Unavailable,
     Unknown,
     Exists,
+    Nothing,
     Busy,
     Lost,
     Forbidden,
@@ -44,6 +46,25 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// What programs call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Usage => "usage",
+            Self::Wrong => "wrong",
+            Self::Unavailable => "unavailable",
+            Self::Unknown => "outcome_unknown",
+            Self::Exists => "exists",
+            Self::Nothing => "nothing",
+            Self::Busy => "busy",
+            Self::Lost => "lost",
+            Self::Forbidden => "forbidden",
+            Self::Condition => "condition",
+            Self::CannotExecute => "cannot_execute",
+            Self::NotFound => "not_found",
+        }
+    }
+
     pub fn code(self) -> u8 {
         match self {
             Self::Failed => 1,
@@ -52,6 +73,7 @@ impl Exit {
             Self::Unavailable => 69,
             Self::Unknown => 70,
             Self::Exists => 73,
+            Self::Nothing => 74,
             Self::Busy => 75,
             Self::Lost => 76,
             Self::Forbidden => 77,
@@ -71,6 +93,8 @@ pub enum Problem {
         exit: Exit,
         message: String,
         hint: Option<String>,
+        /// The server's own code, such as `waiting`.
+        code: Option<String>,
     },
 }
 
@@ -78,7 +102,7 @@ pub type Done<T = ()> = Result<T, Problem>;
 
 impl Problem {
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self::Told { exit, message: message.into(), hint: None }
+        Self::Told { exit, message: message.into(), hint: None, code: None }
     }
 
     pub fn usage(message: impl Into<String>) -> Self {
@@ -108,8 +132,26 @@ impl Problem {
         }
     }
 
+    /// As programs read it, in one line.
+    pub fn json(&self) -> String {
+        let Self::Told { exit, message, hint, code } = self else {
+            return "{}".to_owned();
+        };
+        serde_json::json!({
+            "error": exit.name(),
+            "exit_code": exit.code(),
+            "code": code,
+            "message": message,
+            "hint": hint,
+        })
+        .to_string()
+    }
+
     fn of<K: Kind>(error: &Error<K>, exit: Exit, hint: Option<&str>) -> Self {
-        let problem = Self::new(exit, chain(error));
+        let mut problem = Self::new(exit, chain(error));
+        if let Self::Told { code, .. } = &mut problem {
+            *code = error.code().map(str::to_owned);
+        }
         match hint {
             Some(hint) => problem.hint(hint),
             None => problem,
@@ -229,13 +271,14 @@ mod tests {
 
     const MANUAL: &str = include_str!("../../../docs/cli.md");
 
-    const ALL: [Exit; 12] = [
+    const ALL: [Exit; 13] = [
         Exit::Failed,
         Exit::Usage,
         Exit::Wrong,
         Exit::Unavailable,
         Exit::Unknown,
         Exit::Exists,
+        Exit::Nothing,
         Exit::Busy,
         Exit::Lost,
         Exit::Forbidden,

@@ -24,6 +24,7 @@ pub mod folder;
 pub mod log;
 pub mod ports;
 pub mod ui;
+pub mod usage;
 
 mod ask;
 mod context;

@@ -8,16 +8,23 @@ mod notify;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
+use lockd_cli::{ui, usage};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let matches = args::command().get_matches();
-    let cli = match args::Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => error.exit(),
+    let mut command = args::command();
+    let words: Vec<_> = std::env::args_os().collect();
+    let parsed = command.try_get_matches_from_mut(&words).and_then(|matches| {
+        let cli = args::Cli::from_arg_matches(&matches)?;
+        Ok((matches, cli))
+    });
+    let (matches, cli) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return usage::refused(&error, &command, &words),
     };
+    ui::answer_in(usage::format(&matches).unwrap_or(ui::Format::Text));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return cmd::failed(&format!("cannot start: {error}")),

@@ -97,6 +97,14 @@ pub fn speak_as(program: &'static str) {
     PROGRAM.get_or_init(|| program);
 }
 
+/// How data is wanted, and errors with it.
+static FORMAT: OnceLock<Format> = OnceLock::new();
+
+/// Says from now on how errors are wanted; only the first format counts.
+pub fn answer_in(format: Format) {
+    FORMAT.get_or_init(|| format);
+}
+
 /// Something a person may want to know. Not being able to say it is no error.
 pub fn note(text: &str) {
     let program = PROGRAM.get().unwrap_or(&"lockd");
@@ -108,7 +116,12 @@ pub fn fail(problem: &Problem) -> ExitCode {
     match problem.exit() {
         None => ExitCode::SUCCESS,
         Some(exit) => {
-            note(&problem.to_string());
+            match FORMAT.get() {
+                Some(Format::Json | Format::Yaml) => {
+                    let _said = writeln!(io::stderr().lock(), "{}", problem.json()).is_ok();
+                }
+                Some(Format::Text) | None => note(&problem.to_string()),
+            }
             ExitCode::from(exit.code())
         }
     }

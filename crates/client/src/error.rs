@@ -181,7 +181,12 @@ impl<K: Kind> From<Failed> for Error<K> {
 
 impl<K: Kind> fmt::Display for Error<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind, self.failure)
+        let (kind, failure) = (self.kind.to_string(), self.failure.to_string());
+        // Some details are the words of the kind, said by the server.
+        if failure.starts_with(&kind) {
+            return f.write_str(&failure);
+        }
+        write!(f, "{kind}: {failure}")
     }
 }
 

@@ -5,7 +5,7 @@
 mod load;
 mod value;
 
-pub use load::{Environment, Layers, Loaded, Problems, ProcessEnvironment, load};
+pub use load::{Effective, Environment, Layers, Loaded, Problems, ProcessEnvironment, load};
 pub use value::BadValue;
 
 use std::path::PathBuf;

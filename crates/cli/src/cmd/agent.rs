@@ -43,8 +43,11 @@ pub(crate) struct AgentArgs {
     /// What is logged, as in error, info or lockd_agent=debug
     #[arg(long, env = "LOCKD_AGENT_LOG_LEVEL", value_name = "FILTER", default_value = "info")]
     log_level: String,
-    /// Log as JSON
-    #[arg(long, env = "LOCKD_AGENT_LOG_JSON")]
+    /// How log lines are written
+    #[arg(long, env = "LOCKD_AGENT_LOG_FORMAT", value_enum, default_value_t = daemon::LogFormat::Text)]
+    log_format: daemon::LogFormat,
+    /// The older form of --log-format=json
+    #[arg(long, env = "LOCKD_AGENT_LOG_JSON", hide = true)]
     log_json: bool,
     #[arg(long, env = "LOCKD_HA_NODE_ID", hide = true)]
     node_id: Option<String>,
@@ -76,7 +79,7 @@ pub(crate) async fn run(args: AgentArgs) -> ExitCode {
 }
 
 async fn work(args: AgentArgs) -> Result<(), Ended> {
-    daemon::log(&args.log_level, args.log_json)?;
+    daemon::log(&args.log_level, args.log_json || args.log_format == daemon::LogFormat::Json)?;
     daemon::prepare();
     let mut signals = Signals::new().map_err(Ended::failed)?;
     let mut settings = settings(args).map_err(Ended::wrong)?;

@@ -150,6 +150,13 @@ impl Session {
         if by_flag { self.namespace() } else { of_queue.or(self.namespace()) }
     }
 
+    /// Who holds what this command leaves behind, where nothing says otherwise. This process is gone
+    /// by then, and the shell may be: the user and the machine are still there to be asked.
+    pub(crate) fn lasting_owner(&self) -> Option<String> {
+        let given = self.environment.get("OWNER").is_some();
+        (!given).then(crate::context::user_at_host)
+    }
+
     /// The namespace that was asked for.
     pub(crate) fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()

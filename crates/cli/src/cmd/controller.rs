@@ -78,8 +78,11 @@ pub(crate) struct ControllerArgs {
     /// What is logged, as in error, info or lockd_jobs=debug
     #[arg(long, env = "LOCKD_CONTROLLER_LOG_LEVEL", value_name = "FILTER", default_value = "info")]
     log_level: String,
-    /// Log as JSON
-    #[arg(long, env = "LOCKD_CONTROLLER_LOG_JSON")]
+    /// How log lines are written
+    #[arg(long, env = "LOCKD_CONTROLLER_LOG_FORMAT", value_enum, default_value_t = daemon::LogFormat::Text)]
+    log_format: daemon::LogFormat,
+    /// The older form of --log-format=json
+    #[arg(long, env = "LOCKD_CONTROLLER_LOG_JSON", hide = true)]
     log_json: bool,
     #[command(flatten)]
     beside: Beside,
@@ -125,7 +128,7 @@ pub(crate) async fn run(args: ControllerArgs) -> ExitCode {
 }
 
 async fn serve(args: ControllerArgs) -> Result<(), Ended> {
-    daemon::log(&args.log_level, args.log_json)?;
+    daemon::log(&args.log_level, args.log_json || args.log_format == daemon::LogFormat::Json)?;
     daemon::prepare();
     let mut signals = Signals::new().map_err(Ended::failed)?;
     let Settled { settings, ledger, access, door, looking: _looking } =

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::ValueEnum;
 use lockd_client::{ClientBundle, chain};
 use lockd_pki::{Bundle, Credentials, LiveCredentials, files};
 use lockd_serve::{Door, ServeError};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -65,6 +67,19 @@ impl Ended {
     }
 }
 
+/// How log lines are written, by the same name in every daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Whether the log is JSON: `--log-format` counts, and without it `--log-json`, its older form.
+pub(super) fn log_is_json(format: Option<LogFormat>, json: Option<bool>) -> bool {
+    format.map_or(json.unwrap_or(false), |format| format == LogFormat::Json)
+}
+
 /// The log, as it is asked for.
 pub(super) fn log(filter: &str, json: bool) -> Result<(), Ended> {
     lockd_cli::log::init(filter, json).map_err(|told| Ended::Wrong(anyhow::Error::msg(told)))
@@ -100,8 +115,10 @@ pub(super) fn settings_file<T: DeserializeOwned + Default>(
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the settings file {shown}"))?;
-    serde_saphyr::from_str(&text)
-        .with_context(|| format!("the settings file {shown} cannot be used"))
+    serde_saphyr::from_str(&text).map_err(|error| {
+        // With its snippet it says everything three times.
+        anyhow::anyhow!("the settings file {shown} cannot be used: {}", error.without_snippet())
+    })
 }
 
 /// A program that runs this very one as a guard.

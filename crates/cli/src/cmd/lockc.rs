@@ -12,7 +12,7 @@ mod status;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use lockd_client::LeaseContext;
 
 use super::client::{Global, Manner, Session};
@@ -20,7 +20,7 @@ use super::{completions, man};
 use crate::bundle::BundleArgs;
 use crate::context::Environment;
 use crate::exit::{Done, EXIT_CODES, Exit, Problem};
-use crate::ui;
+use crate::{ui, usage};
 use remembered::{Held, Memory};
 
 /// Hold a key and edit its state from a shell
@@ -72,7 +72,17 @@ Environment:
 #[must_use]
 pub fn main() -> ExitCode {
     ui::speak_as("lockc");
-    let cli = Cli::parse();
+    let mut command = Cli::command();
+    let words: Vec<_> = std::env::args_os().collect();
+    let parsed = command.try_get_matches_from_mut(&words).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        Ok((matches, cli))
+    });
+    let (matches, cli) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return usage::refused(&error, &command, &words),
+    };
+    ui::answer_in(usage::format(&matches).unwrap_or(ui::Format::Text));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return ui::fail(&Problem::failed(format!("cannot start: {error}"))),

@@ -1,42 +1,61 @@
 //! The server: settings from all layers, then serve until told to stop.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
-use lockd_cli::{folder, log};
-use lockd_server::config::{self, Layers, ProcessEnvironment};
-use lockd_server::{Server, Settings};
+use lockd_cli::folder;
+use lockd_server::config::{self, Layers, Loaded, ProcessEnvironment};
+use lockd_server::{Server, Settings, StartError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{failed, told};
+use super::daemon::{self, Ended};
 use crate::args::given_settings;
 use crate::notify::Notify;
 
 pub(crate) async fn run(file: Option<PathBuf>, matches: &ArgMatches) -> ExitCode {
-    match serve(file, matches).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&told(&error)),
-    }
+    Ended::code(serve(file, matches).await)
 }
 
-async fn serve(file: Option<PathBuf>, matches: &ArgMatches) -> anyhow::Result<()> {
-    let layers =
-        Layers { flags: given_settings(matches), file: settings_file(file)?, home: home_text() };
-    let loaded = config::load(&layers, &ProcessEnvironment)?;
+async fn serve(file: Option<PathBuf>, matches: &ArgMatches) -> Result<(), Ended> {
+    let loaded = loaded(file, matches).map_err(Ended::wrong)?;
     let settings = loaded.settings;
-    log::init(&settings.log_level, settings.log_json).map_err(anyhow::Error::msg)?;
+    daemon::log(&settings.log_level, settings.log_json)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::new().map_err(Ended::failed)?;
     until_stopped(settings, &mut signals).await
 }
 
-async fn until_stopped(settings: Settings, signals: &mut Signals) -> anyhow::Result<()> {
+/// The settings, out of all layers.
+pub(crate) fn loaded(file: Option<PathBuf>, matches: &ArgMatches) -> anyhow::Result<Loaded> {
+    let flags = given_settings(matches);
+    let layers = Layers { flags, file: settings_file(file)?, home: home_text() };
+    Ok(config::load(&layers, &ProcessEnvironment)?)
+}
+
+/// What was told wrongly ends with another code than what failed.
+fn not_started(error: StartError) -> Ended {
+    let kind = match &error {
+        StartError::Listen { source, .. } => Some(source.kind()),
+        StartError::Identity(_) => return Ended::wrong(error),
+        StartError::Open(_)
+        | StartError::Store(_)
+        | StartError::Object { .. }
+        | StartError::Runtime(_) => None,
+    };
+    match kind {
+        Some(ErrorKind::InvalidInput) => Ended::wrong(error),
+        Some(_) | None => Ended::failed(error),
+    }
+}
+
+async fn until_stopped(settings: Settings, signals: &mut Signals) -> Result<(), Ended> {
     let grace = settings.drain_grace;
-    let server = Server::new(settings).await?;
-    for bound in server.start().await? {
+    let server = Server::new(settings).await.map_err(not_started)?;
+    for bound in server.start().await.map_err(not_started)? {
         tracing::info!("listening on {bound}");
     }
     if let Some(bound) = server.metrics_bound() {

@@ -49,7 +49,18 @@ impl Environment for Vec<(String, String)> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     pub settings: Settings,
+    /// Every setting as it counts.
+    pub effective: Vec<Effective>,
     pub warnings: Vec<String>,
+}
+
+/// One setting as it counts, and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effective {
+    pub name: &'static str,
+    pub value: String,
+    /// `--name`, the variable, the file with the key in it, or `default`.
+    pub source: String,
 }
 
 /// Everything that is wrong, a line each.
@@ -69,6 +80,15 @@ impl std::error::Error for Problems {}
 const OTHER_VARIABLES: &[&str] = &[
     "LOCKD_CLIENT_",
     "LOCKD_QUEUE_",
+    "LOCKD_COORDINATOR_",
+    "LOCKD_NODE_",
+    "LOCKD_CONTROLLER_",
+    "LOCKD_AGENT_",
+    "LOCKD_HA_",
+    "LOCKD_JOB_",
+    "LOCKD_LEADER_EPOCH",
+    "LOCKD_GUARD_",
+    "LOCKD_BUILD_COMMIT",
     "LOCKD_CONFIG",
     "LOCKD_TXN_ID",
     "LOCKD_SERVICE_",
@@ -94,9 +114,12 @@ pub fn load(layers: &Layers, environment: &impl Environment) -> Result<Loaded, P
         raw.set(name, value, format!("--{name}"));
     }
     let settings = raw.read(layers.home.as_deref(), &variables);
+    let effective = raw.effective();
     let problems = raw.problems;
     match settings {
-        Some(settings) if problems.is_empty() => Ok(Loaded { settings, warnings: raw.warnings }),
+        Some(settings) if problems.is_empty() => {
+            Ok(Loaded { settings, effective, warnings: raw.warnings })
+        }
         Some(_) | None => Err(Problems(problems)),
     }
 }
@@ -137,7 +160,8 @@ impl Raw {
         let values = match parsed {
             Ok(values) => values,
             Err(error) => {
-                self.problems.push(format!("{file}: {error}"));
+                // With its snippet it says everything twice.
+                self.problems.push(format!("{file}: {}", error.without_snippet()));
                 return;
             }
         };
@@ -164,6 +188,20 @@ impl Raw {
                 self.warnings.push(format!("{variable} is set but is no setting of lockd"));
             }
         }
+    }
+
+    fn effective(&self) -> Vec<Effective> {
+        let effective = |setting: &super::Setting| match self.values.get(setting.name) {
+            Some((value, source)) => {
+                Effective { name: setting.name, value: value.clone(), source: source.clone() }
+            }
+            None => Effective {
+                name: setting.name,
+                value: setting.default.to_owned(),
+                source: "default".to_owned(),
+            },
+        };
+        SETTINGS.iter().map(effective).collect()
     }
 
     fn text(&self, name: &str) -> &str {

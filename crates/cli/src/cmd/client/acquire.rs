@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Session;
 use super::arguments::Wish;
-use crate::context::{export_lines, exports};
+use crate::context::{export_lines, exports, plain};
 use crate::exit::{Done, Problem};
 use crate::ui::{self, Format};
 
@@ -44,7 +44,8 @@ there is nothing to eval; the second example does.";
 struct Shown<'a> {
     server: &'a str,
     namespace: Option<&'a str>,
-    key: &'a str,
+    /// As it is stored, in lower case.
+    key: String,
     lease_id: &'a str,
     fencing_token: Option<u64>,
     txn_id: Option<&'a str>,
@@ -60,7 +61,9 @@ struct Shown<'a> {
 
 pub(crate) async fn run(session: &Session, args: AcquireArgs) -> Done {
     let key = session.environment.key(args.key.or(args.argument));
-    let grant = match args.wish.acquire(&session.client, key.clone()).detached().await {
+    let mut wish = args.wish;
+    wish.owner = wish.owner.or_else(|| session.lasting_owner());
+    let grant = match wish.acquire(&session.client, key.clone()).detached().await {
         Ok(grant) => grant,
         Err(error) => return Err(refused(session, key.as_deref(), error).await),
     };
@@ -104,7 +107,7 @@ fn shown<'a>(grant: &'a Grant, server: &'a str) -> Shown<'a> {
     Shown {
         server,
         namespace: context.namespace.as_deref(),
-        key: &context.key,
+        key: plain(&context.key),
         lease_id: &context.lease_id,
         fencing_token: context.token,
         txn_id: context.txn_id.as_deref(),

@@ -87,7 +87,8 @@ pub(crate) struct Wish {
     /// How long to wait for the key: a duration, seconds, nowait (-1) or forever (0)
     #[arg(long, value_name = "WAIT", default_value = "10s", allow_hyphen_values = true)]
     pub(crate) block: Block,
-    /// Who holds it, for people to read (default: host and process) [env: LOCKD_CLIENT_OWNER]
+    /// Who holds it, for people to read (default: user and host; of run, host and process)
+    /// [env: LOCKD_CLIENT_OWNER]
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
     /// Only if the key is not known yet

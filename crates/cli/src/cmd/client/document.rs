@@ -65,7 +65,7 @@ fn to_yaml(json: &str) -> Done<String> {
 
 fn from_yaml(yaml: &str) -> Done<Vec<u8>> {
     let tree: Tree = serde_saphyr::from_str(yaml)
-        .map_err(|error| Problem::failed(format!("not YAML: {error}")))?;
+        .map_err(|error| Problem::failed(format!("not YAML: {}", error.without_snippet())))?;
     serde_json::to_vec(&tree)
         .map_err(|error| Problem::failed(format!("the YAML has no JSON form: {error}")))
 }

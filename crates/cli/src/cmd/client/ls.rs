@@ -74,8 +74,16 @@ fn row(key: &KeyView) -> Vec<String> {
         key.version.to_string(),
         key.fencing_token.to_string(),
         bytes(key),
-        time(key.updated_at_unix_ms),
+        changed(key),
     ]
+}
+
+/// A key that never had a state has no time of its last change.
+fn changed(key: &KeyView) -> String {
+    match key.updated_at_unix_ms {
+        0 => "-".to_owned(),
+        at => time(at),
+    }
 }
 
 fn held(key: &KeyView) -> &'static str {
@@ -92,7 +100,7 @@ fn long(key: &KeyView) -> String {
         "{held}\tversion={}\ttoken={}\tbytes={bytes}\t{}\t{}",
         key.version,
         key.fencing_token,
-        time(key.updated_at_unix_ms),
+        changed(key),
         key.key
     )
 }

@@ -135,9 +135,12 @@ pub(super) struct Given {
     /// What is logged, as in error, info or lockd_coordinator=debug [default: info]
     #[arg(long, env = "LOCKD_COORDINATOR_LOG_LEVEL", value_name = "FILTER")]
     log_level: Option<String>,
-    /// Log as JSON
+    /// How log lines are written [default: text]
+    #[arg(long, env = "LOCKD_COORDINATOR_LOG_FORMAT", value_enum)]
+    log_format: Option<daemon::LogFormat>,
+    /// The older form of --log-format=json
     #[arg(long, env = "LOCKD_COORDINATOR_LOG_JSON", value_name = "BOOL", num_args = 0..=1,
-        require_equals = true, default_missing_value = "true")]
+        require_equals = true, default_missing_value = "true", hide = true)]
     log_json: Option<bool>,
     /// Only in the file.
     #[arg(skip)]
@@ -213,7 +216,10 @@ impl CoordinatorArgs {
             tokens: filed.tokens,
             tasks: filed.tasks,
             log_level: given.log_level.or(filed.log_level).unwrap_or_else(|| "info".into()),
-            log_json: given.log_json.or(filed.log_json).unwrap_or(false),
+            log_json: daemon::log_is_json(
+                given.log_format.or(filed.log_format),
+                given.log_json.or(filed.log_json),
+            ),
         })
     }
 }

@@ -10,7 +10,7 @@ use super::told;
 use crate::bundle::BundleArgs;
 use crate::cmd::client::arguments::Wish;
 use crate::cmd::client::{Global, Manner, SERVER, Session, acquire};
-use crate::context::Environment;
+use crate::context::{Environment, plain};
 use crate::exit::Done;
 use crate::ui::{self, Format};
 
@@ -65,7 +65,7 @@ Exits with 75 when the key is held by another, and says by whom.";
 struct Shown<'a> {
     server: &'a str,
     namespace: Option<&'a str>,
-    key: &'a str,
+    key: String,
     owner: &'a str,
     fencing_token: Option<u64>,
     version: u64,
@@ -82,7 +82,9 @@ pub(super) async fn run(args: AcquireArgs, manner: Manner) -> Done {
     let global = Global { server: args.server, namespace: args.namespace, tls, manner };
     let session = Session::open(global, Environment::default(), Some(args.wish.attempts()))?;
     let key = Some(args.key.clone());
-    let grant = match args.wish.acquire(&session.client, key).detached().await {
+    let mut wish = args.wish;
+    wish.owner = wish.owner.or_else(|| session.lasting_owner());
+    let grant = match wish.acquire(&session.client, key).detached().await {
         Ok(grant) => grant,
         Err(error) => return Err(acquire::refused(&session, Some(&args.key), error).await),
     };
@@ -91,7 +93,7 @@ pub(super) async fn run(args: AcquireArgs, manner: Manner) -> Done {
         server: session.server.clone(),
         bundle: session.bundle.as_ref().and_then(|path| std::path::absolute(path).ok()),
         namespace: context.namespace.clone(),
-        key: context.key.clone(),
+        key: plain(&context.key),
         lease_id: context.lease_id.clone(),
         fencing_token: context.token,
         txn_id: context.txn_id.clone(),
@@ -107,7 +109,7 @@ pub(super) async fn run(args: AcquireArgs, manner: Manner) -> Done {
     let shown = Shown {
         server: &session.server,
         namespace: context.namespace.as_deref(),
-        key: &context.key,
+        key: plain(&context.key),
         owner: &grant.owner,
         fencing_token: context.token,
         version: grant.version,
@@ -117,6 +119,6 @@ pub(super) async fn run(args: AcquireArgs, manner: Manner) -> Done {
     };
     ui::print(args.output, &shown, || {
         let token = context.token.map(|token| token.to_string()).unwrap_or_default();
-        format!("acquired {} token={token} ttl={}", context.key, told(grant.ttl))
+        format!("acquired {} token={token} ttl={}", plain(&context.key), told(grant.ttl))
     })
 }

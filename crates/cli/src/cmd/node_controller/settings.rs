@@ -191,9 +191,12 @@ pub(super) struct Given {
     /// What is logged, as in error, info or lockd_node=debug [default: info]
     #[arg(long, env = "LOCKD_NODE_LOG_LEVEL", value_name = "FILTER")]
     log_level: Option<String>,
-    /// Log as JSON
+    /// How log lines are written [default: text]
+    #[arg(long, env = "LOCKD_NODE_LOG_FORMAT", value_enum)]
+    log_format: Option<daemon::LogFormat>,
+    /// The older form of --log-format=json
     #[arg(long, env = "LOCKD_NODE_LOG_JSON", value_name = "BOOL", num_args = 0..=1,
-        require_equals = true, default_missing_value = "true")]
+        require_equals = true, default_missing_value = "true", hide = true)]
     log_json: Option<bool>,
 }
 
@@ -256,6 +259,7 @@ impl Given {
             bundle,
             peer_bundle,
             log_level,
+            log_format,
             log_json
         )
     }
@@ -292,7 +296,7 @@ impl NodeControllerArgs {
             lock_ttl,
             bundle: given.bundle.clone(),
             log_level: given.log_level.clone().unwrap_or_else(|| "info".into()),
-            log_json: given.log_json.unwrap_or(false),
+            log_json: daemon::log_is_json(given.log_format, given.log_json),
             given,
         })
     }

@@ -16,9 +16,9 @@ use super::super::arguments::{Block, ttl};
 use super::taken::exports;
 use super::{WhichQueue, print_one};
 use crate::context::export_lines;
-use crate::exit::{Done, Problem};
+use crate::exit::{Done, Exit, Problem};
 use crate::folder;
-use crate::ui::{self, Format, Progress};
+use crate::ui::{Format, Progress};
 
 /// Take a message from a queue
 ///
@@ -30,7 +30,7 @@ use crate::ui::{self, Format, Progress};
 pub(super) struct DequeueArgs {
     #[command(flatten)]
     which: WhichQueue,
-    /// Who takes it, for people to read (default: host and process) [env: LOCKD_CLIENT_OWNER]
+    /// Who takes it, for people to read (default: user and host) [env: LOCKD_CLIENT_OWNER]
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
     /// How long to wait for a message: a duration, seconds, nowait (-1) or forever (0)
@@ -66,8 +66,8 @@ Examples:
   lockd client queue dequeue jobs --block nowait -o job.bin
   lockd client queue dequeue jobs --page-size 10 --output json | jq -r .payload_path
 
-When nothing came in time it says so, prints nothing, and succeeds: LOCKD_QUEUE_MESSAGE_ID stays as
-it was, so unset it before a loop that looks at it.";
+When nothing came in time it prints nothing and exits with 74. eval does not fail when there is
+nothing to eval: message=$(lockd client queue dequeue jobs) && eval \"$message\" does.";
 
 /// The message, as JSON and YAML have it.
 #[derive(Serialize)]
@@ -92,7 +92,7 @@ pub(super) async fn run(session: &Session, args: DequeueArgs) -> Done {
     }
     let queue = args.which.clone().open(session)?;
     let mut wish = queue.dequeue();
-    if let Some(owner) = &args.owner {
+    if let Some(owner) = args.owner.clone().or_else(|| session.lasting_owner()) {
         wish = wish.owner(owner);
     }
     if let Some(visibility) = args.visibility {
@@ -129,7 +129,7 @@ async fn take(wish: Dequeue, args: &DequeueArgs, queue: &str) -> Done {
         }
     }
     if none {
-        ui::note(&format!("no message in {queue} (waiting)"));
+        return Err(Problem::new(Exit::Nothing, format!("no message came from {queue}")));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 mod server;
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -187,4 +188,25 @@ fn the_version_names_the_commit_and_the_build() {
     for name in ["profile", "target", "rustc"] {
         assert!(told["build"][name].as_str().is_some_and(|value| !value.is_empty()), "{told}");
     }
+}
+
+#[test]
+fn a_low_hard_limit_for_files_lowers_the_connections_with_a_warning() {
+    let home = tempfile::tempdir().unwrap();
+    let script =
+        format!("ulimit -n 2048; exec {LOCKD} --disable-mtls --store mem:// --listen 127.0.0.1:0");
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &script]).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
+    let mut server = shell.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = String::new();
+    for line in BufReader::new(server.stderr.take().unwrap()).lines() {
+        log.push_str(&line.unwrap());
+        if log.contains("listening on") {
+            break;
+        }
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(log.contains("max-connections lowered from 12000 to 1024"), "{log}");
+    assert!(log.contains("LimitNOFILE="), "{log}");
 }

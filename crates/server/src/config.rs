@@ -2,6 +2,7 @@
 //! the file and the generated example all follow. Raw text becomes [`Settings`] in one step that
 //! reports every problem at once.
 
+mod files;
 mod load;
 mod value;
 

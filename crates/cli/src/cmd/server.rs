@@ -20,9 +20,12 @@ pub(crate) async fn run(file: Option<PathBuf>, matches: &ArgMatches) -> ExitCode
 
 async fn serve(file: Option<PathBuf>, matches: &ArgMatches) -> Result<(), Ended> {
     let loaded = loaded(file, matches).map_err(Ended::wrong)?;
-    let settings = loaded.settings;
+    let mut settings = loaded.settings;
     daemon::log(&settings.log_level, settings.log_json)?;
     for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    if let Some(warning) = settings.fit_open_files() {
         tracing::warn!("{warning}");
     }
     let mut signals = Signals::new().map_err(Ended::failed)?;

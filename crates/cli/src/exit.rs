@@ -152,6 +152,14 @@ impl Problem {
         if let Self::Told { code, .. } = &mut problem {
             *code = error.code().map(str::to_owned);
         }
+        // Where something answers, though not as a lockd server on that scheme, the server runs.
+        let said = problem.to_string();
+        let speaks = [": it speaks TLS: ", ": it does not speak TLS: "];
+        let hint = match hint {
+            Some(UNREACHABLE) if speaks.iter().any(|words| said.contains(words)) => None,
+            None if exit == Exit::Forbidden && error.status().is_none() => Some(FOREIGN),
+            hint => hint,
+        };
         match hint {
             Some(hint) => problem.hint(hint),
             None => problem,
@@ -173,6 +181,8 @@ macro_rules! plain_failures {
 plain_failures! { lockd_pki::BundleError, lockd_pki::FileError, lockd_pki::IssueError }
 
 const UNREACHABLE: &str = "is the server running? name it with --server or LOCKD_CLIENT_SERVER";
+const FOREIGN: &str =
+    "show the bundle of a client of that server's CA: --bundle or LOCKD_CLIENT_BUNDLE";
 const LOST: &str = "acquire the key again and read its state before going on";
 const READ_FIRST: &str = "read the key before doing it again";
 const REREAD: &str = "read the state again, and its version with it";

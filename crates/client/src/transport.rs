@@ -213,8 +213,10 @@ async fn answer(
         }
         match Distrust::find(&error) {
             Some(distrust) => Failure::new(Cause::Distrust(distrust)),
-            None if error.is_connect() => Failure::new(Cause::Connect).because(innermost(error)),
-            None => Failure::new(Cause::Broken).because(error),
+            None if error.is_connect() => {
+                Failure::new(Cause::Connect).because(explained(innermost(error)))
+            }
+            None => Failure::new(Cause::Broken).because(explained(error.into())),
         }
     })
 }
@@ -225,6 +227,21 @@ fn innermost(error: hyper_util::client::legacy::Error) -> crate::error::BoxError
     {
         Some(io) => Box::new(std::io::Error::new(io.kind(), io.to_string())),
         None => Box::new(error),
+    }
+}
+
+/// What a library says in its own words where two speak past each other, and the likely cause.
+const LIKELY: [(&str, &str); 2] = [
+    ("invalid HTTP version", "it speaks TLS: write https:// and show the bundle of a client"),
+    ("InvalidContentType", "it does not speak TLS: write http://"),
+];
+
+/// An error with its likely cause in front, where one is known.
+fn explained(error: crate::error::BoxError) -> crate::error::BoxError {
+    let said = crate::error::chain(&*error);
+    match LIKELY.iter().find(|(words, _)| said.contains(words)) {
+        Some((_, likely)) => format!("{likely} ({said})").into(),
+        None => error,
     }
 }
 

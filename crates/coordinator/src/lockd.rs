@@ -368,8 +368,8 @@ fn broken(error: &serde_json::Error) -> Fault {
 
 fn fault<K: lockd_client::Kind>(error: &Error<K>) -> Fault {
     match error.status() {
-        Some(400..=403) => Fault::Refused(error.to_string()),
-        _ => Fault::Unavailable(error.to_string()),
+        Some(400..=403) => Fault::Refused(lockd_client::chain(error)),
+        _ => Fault::Unavailable(lockd_client::chain(error)),
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use lockd_client::chain;
 use lockd_client::{
     AcquireKind, Change, Client, Grant as Lease, KeepaliveKind, LeaseContext, RawLease,
     ReleaseKind, wire,
@@ -123,9 +124,9 @@ impl LockdLock {
                 }))
             }
             Err(error) if [AcquireKind::Unavailable, AcquireKind::Lost].contains(&error.kind()) => {
-                Err(LockError::Unavailable(error.to_string()))
+                Err(LockError::Unavailable(chain(&error)))
             }
-            Err(error) => Err(LockError::Refused(error.to_string())),
+            Err(error) => Err(LockError::Refused(chain(&error))),
         }
     }
 
@@ -188,9 +189,9 @@ impl LockdLock {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == KeepaliveKind::LeaseLost => Ok(false),
             Err(error) if error.kind() == KeepaliveKind::Unavailable => {
-                Err(LockError::Unavailable(error.to_string()))
+                Err(LockError::Unavailable(chain(&error)))
             }
-            Err(error) => Err(LockError::Refused(error.to_string())),
+            Err(error) => Err(LockError::Refused(chain(&error))),
         }
     }
 
@@ -208,7 +209,7 @@ impl LockdLock {
         match self.client.raw(context).release().await {
             Ok(()) => {}
             Err(error) if error.kind() == ReleaseKind::LeaseLost => {}
-            Err(error) => return Err(LockError::Unavailable(error.to_string())),
+            Err(error) => return Err(LockError::Unavailable(chain(&error))),
         }
         self.forget(epoch);
         Ok(())
@@ -226,7 +227,7 @@ impl LockdLock {
                 Ok(seen.owner.map(|id| Holder { id, epoch, remaining: None }))
             }
             Err(error) if error.status() == Some(404) => Ok(None),
-            Err(error) => Err(LockError::Unavailable(error.to_string())),
+            Err(error) => Err(LockError::Unavailable(chain(&error))),
         }
     }
 

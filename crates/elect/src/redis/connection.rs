@@ -51,6 +51,29 @@ pub enum RedisFault {
     Refused(String),
 }
 
+impl RedisFault {
+    /// The same, with the servers that were asked and the likely cause.
+    fn at(self, address: &Address) -> Self {
+        let told = |why: String| {
+            let hosts: Vec<String> =
+                address.hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+            let hosts = hosts.join(",");
+            // The parser quotes what it read, over several lines.
+            let first = why.lines().next().unwrap_or_default();
+            match why.contains("Parse error") {
+                true => format!(
+                    "redis {hosts}: no Redis speaks there, or only over TLS (rediss://): {first}"
+                ),
+                false => format!("redis {hosts}: {first}"),
+            }
+        };
+        match self {
+            Self::Unavailable(why) => Self::Unavailable(told(why)),
+            Self::Refused(why) => Self::Refused(told(why)),
+        }
+    }
+}
+
 impl From<RedisFault> for LockError {
     fn from(fault: RedisFault) -> Self {
         match fault {
@@ -159,9 +182,10 @@ impl Redis {
         asked: impl Future<Output = Result<T, RedisFault>>,
     ) -> Result<T, RedisFault> {
         let timeout = self.shared.settings.timeout * 2;
+        let address = &self.shared.settings.address;
         match tokio::time::timeout(timeout, asked).await {
-            Ok(answer) => answer,
-            Err(_) => Err(RedisFault::Unavailable("no answer in time".into())),
+            Ok(answer) => answer.map_err(|fault| fault.at(address)),
+            Err(_) => Err(RedisFault::Unavailable("no answer in time".into()).at(address)),
         }
     }
 

@@ -325,15 +325,17 @@ fn read_terms(kept: Option<Vec<u8>>) -> Result<Terms, LedgerFault> {
 
 fn fault<K: lockd_client::Kind>(error: &Error<K>) -> LedgerFault {
     match error.status() {
-        Some(400..=403) if !error.outcome_unknown() => LedgerFault::Refused(error.to_string()),
-        _ => LedgerFault::Unavailable(error.to_string()),
+        Some(400..=403) if !error.outcome_unknown() => {
+            LedgerFault::Refused(lockd_client::chain(error))
+        }
+        _ => LedgerFault::Unavailable(lockd_client::chain(error)),
     }
 }
 
 /// Whoever has lost the lease of a record to another write of its own may try again.
 fn update_fault(error: &Error<UpdateKind>) -> LedgerFault {
     if error.kind() == UpdateKind::LeaseLost {
-        return LedgerFault::Unavailable(error.to_string());
+        return LedgerFault::Unavailable(lockd_client::chain(error));
     }
     fault(error)
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse as _, Response};
 use http::HeaderValue;
+use http::header::CONTENT_TYPE;
 use lockd_wire::error::ErrorCode;
+use lockd_wire::node::Role;
 use serde::Deserialize;
 
 use super::answer::{Answered, json, wrong};
@@ -125,6 +127,43 @@ fn as_of(mut answer: Response, staleness_ms: u64) -> Response {
 
 pub(super) async fn role(State(api): State<Arc<Api>>) -> Response {
     json(&api.shared.role())
+}
+
+/// For Prometheus: what this controller is, and while it leads what it looks after.
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
+    let role = api.shared.role();
+    let mut text = String::new();
+    let mut family = |name: &str, help: &str, values: &[(&str, u64)]| {
+        text.push_str(&format!(
+            "# HELP lockd_jobs_{name} {help}.\n# TYPE lockd_jobs_{name} gauge\n"
+        ));
+        for (labels, value) in values {
+            text.push_str(&format!("lockd_jobs_{name}{labels} {value}\n"));
+        }
+    };
+    let is = |other: Role| u64::from(role.role == other);
+    family(
+        "role",
+        "1 for what this controller is",
+        &[
+            ("{role=\"STANDBY\"}", is(Role::Standby)),
+            ("{role=\"LEADER\"}", is(Role::Leader)),
+            ("{role=\"DRAINING\"}", is(Role::Draining)),
+        ],
+    );
+    if let Some(epoch) = role.leader_epoch {
+        family("leader_epoch", "Epoch of the leader that is known", &[("", epoch)]);
+    }
+    if let Ok(office) = api.shared.office() {
+        let desk = office.desk.lock();
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        family("leased", "Jobs that agents have", &[("", count(desk.board.with_agents().count()))]);
+        family("agents", "Agents that are known", &[("", count(desk.agents.len()))]);
+    }
+    text.push_str("# EOF\n");
+    let kind =
+        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
 pub(super) async fn health() -> Response {

@@ -49,6 +49,7 @@ pub(crate) fn router(shared: Arc<Shared>, access: Access) -> Router {
         .route(EVENTS, get(events::events))
         .route(ROLE, get(reads::role))
         .route(HEALTH, get(reads::health))
+        .route("/metrics", get(reads::metrics))
         .fallback(|| async { no_such_path() })
         .method_not_allowed_fallback(|| async { no_such_method() })
         // Each handler has a bound of its own.

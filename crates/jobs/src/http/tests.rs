@@ -58,6 +58,27 @@ async fn leader() -> (Arc<Memory>, Node, Router) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_controller_counts_is_shown_to_prometheus() {
+    let (_memory, _node, router) = leader().await;
+    let job = r#"{"command": ["true"], "leader_epoch": 3}"#;
+    assert_eq!(ask(&router, "POST", "/v1/jobs", job).await.status, 201);
+    assert_eq!(ask(&router, "POST", "/v1/leases", r#"{"agent": "w"}"#).await.status, 200);
+    let metrics = ask(&router, "GET", "/metrics", "").await;
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.header("content-type").starts_with("application/openmetrics-text"));
+    for line in [
+        "lockd_jobs_role{role=\"LEADER\"} 1",
+        "lockd_jobs_role{role=\"STANDBY\"} 0",
+        "lockd_jobs_leader_epoch 3",
+        "lockd_jobs_leased 1",
+        "lockd_jobs_agents 1",
+        "# EOF",
+    ] {
+        assert!(metrics.body.lines().any(|it| it == line), "{line}:\n{}", metrics.body);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_passes_through_over_http() {
     let (_memory, _node, router) = leader().await;
     let job = r#"{"command": ["true"], "leader_epoch": 3}"#;

@@ -10,6 +10,7 @@ pub mod measure;
 pub mod pages;
 pub mod protocol;
 pub mod repo;
+pub mod rights;
 pub mod serve;
 pub mod settings;
 pub mod shape;

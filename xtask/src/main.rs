@@ -1,4 +1,5 @@
-//! `cargo run -p xtask -- settings` prints the table of settings for the operations page;
+//! `cargo run -p xtask -- settings` prints the table of settings for the operations page,
+//! `cargo run -p xtask -- rights` that of the rights for the security page;
 //! `cargo run -p xtask -- replay FILE...` runs the examples of documents again and writes down
 //! what they answer. The rules themselves are tests.
 
@@ -13,6 +14,11 @@ async fn main() -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["settings"] => {
             for row in settings::rows() {
+                writeln!(std::io::stdout(), "{row}")?;
+            }
+        }
+        ["rights"] => {
+            for row in lockd_server::rights() {
                 writeln!(std::io::stdout(), "{row}")?;
             }
         }
@@ -31,7 +37,7 @@ async fn main() -> Result<()> {
                 )?;
             }
         }
-        _ => bail!("say `settings` or `replay FILE...`"),
+        _ => bail!("say `settings`, `rights` or `replay FILE...`"),
     }
     Ok(())
 }

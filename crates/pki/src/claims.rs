@@ -182,11 +182,16 @@ impl Claims {
         }
     }
 
-    /// Whether everything is allowed everywhere by the claim for `ALL` itself.
+    /// Whether every namespace may be read and written: by the claim on `ALL`, with no weaker
+    /// claim on any namespace.
     #[must_use]
     pub fn all_rw(&self) -> bool {
+        let is_rw = |permission: &Permission| *permission == Permission::ReadWrite;
         match self {
-            Self::Granted(grants) => grants.everywhere == Some(Permission::ReadWrite),
+            Self::Granted(grants) => {
+                grants.everywhere.is_some_and(|permission| is_rw(&permission))
+                    && grants.namespaces.values().all(is_rw)
+            }
             Self::Malformed(_) => false,
         }
     }
@@ -302,7 +307,8 @@ mod tests {
         let uris = ["lockd://ns/ALL?perm=rw", "lockd://ns/orders?perm=r"];
         check(&uris, "orders", "ar");
         check(&uris, "other", "arwb");
-        assert!(claims(&uris).all_rw());
+        assert!(!claims(&uris).all_rw());
+        assert!(claims(&["lockd://ns/ALL?perm=rw", "lockd://ns/orders?perm=rw"]).all_rw());
         check(&["lockd://ns/ALL?perm=r", "lockd://ns/orders?perm=rw"], "orders", "arwb");
     }
 

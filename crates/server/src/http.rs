@@ -22,3 +22,6 @@ mod txn;
 mod watch;
 
 pub(crate) use router::Api;
+
+#[cfg(test)]
+mod tests;

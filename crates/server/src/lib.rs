@@ -34,7 +34,7 @@ mod tasks;
 
 pub use config::Settings;
 pub use http::body::{Body, BodyError};
-pub use http::router::Handler;
+pub use http::router::{Handler, rights};
 pub use identity::IdentityError;
 pub use listen::Bound;
 pub use run::{Parts, Server, Shutdown, StartError};

@@ -5,7 +5,6 @@ use lockd_core::attachment::Which;
 use lockd_core::lease::Proof;
 use lockd_core::limits::ATTACHMENT_NAME_BYTES_MAX;
 use lockd_core::record::Attachment;
-use lockd_pki::Access;
 use lockd_wire::attachment::{
     AttachReply, AttachmentInfo, AttachmentsReply, DetachAllReply, DetachReply,
 };
@@ -217,8 +216,6 @@ pub(super) async fn delete_all(call: Call, body: Body) -> Result<Response, ApiEr
 
 fn viewer(call: &Call, params: &Params<'_>) -> Result<Viewer, ApiError> {
     if request::text(call.headers(), names::LEASE_ID).is_none() && params.flag("public") {
-        let key = call.query_key(params)?;
-        call.permit_to(key.namespace(), Access::Read)?;
         return Ok(Viewer::Public);
     }
     let proof: Proof = request::proof(call.headers())?;

@@ -1,6 +1,6 @@
-//! Who may call what. One question, asked in two moments: the class of a route is known before
-//! its handler runs, the namespace only when the handler has read the request. Without mutual TLS
-//! there is nobody to ask about, and everything is allowed.
+//! Which caller may use which route. The right that a route needs stands in the table of
+//! `router`; its role is checked before the handler runs, its namespace when the handler has read
+//! the request. Without mutual TLS there are no identities, and everything is allowed.
 
 use std::sync::Arc;
 
@@ -10,19 +10,49 @@ use lockd_wire::ErrorCode;
 
 use super::error::ApiError;
 
-/// What a route asks of its caller.
+/// What a route needs of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// Nothing but to have come in.
+pub(crate) enum Right {
+    /// Nothing but an accepted connection.
     Open,
-    /// A claim on the namespace that the request is about.
+    /// A claim on every namespace that the request names. Listings that name none show what the
+    /// claims cover.
     Namespace(Access),
-    /// The claim on all namespaces, to read and to write.
+    /// A claim to read and to write on all namespaces, with no weaker one on any of them.
     Everything,
-    /// A transaction coordinator, or a server in its stead.
+    /// The role of a transaction coordinator or of a server. Transactions also need a claim to
+    /// read and to write on the namespace of each participant.
     TcClient,
-    /// A server.
+    /// The role of a server.
     TcServer,
+}
+
+impl Right {
+    /// Every right that a route of the API can need, the least first.
+    pub(super) const ALL: &[Self] = &[
+        Self::Open,
+        Self::Namespace(Access::Any),
+        Self::Namespace(Access::Read),
+        Self::Namespace(Access::Write),
+        Self::Namespace(Access::ReadWrite),
+        Self::Everything,
+        Self::TcClient,
+        Self::TcServer,
+    ];
+
+    /// As `docs/security.md` names it.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Open => "nothing",
+            Self::Namespace(Access::Any) => "any claim",
+            Self::Namespace(Access::Read) => "`r`",
+            Self::Namespace(Access::Write) => "`w`",
+            Self::Namespace(Access::ReadWrite) => "`rw`",
+            Self::Everything => "`ALL=rw`",
+            Self::TcClient => "role `tc` or `server`",
+            Self::TcServer => "role `server`",
+        }
+    }
 }
 
 /// Which CAs are believed about coordinators.
@@ -42,20 +72,13 @@ fn forbidden(code: ErrorCode, detail: impl Into<String>) -> ApiError {
 }
 
 /// Whether the caller may use a route at all.
-pub(super) fn enter(who: &Who, class: Class, rules: TcRules) -> Result<(), ApiError> {
+pub(super) fn enter(who: &Who, right: Right, rules: TcRules) -> Result<(), ApiError> {
     let Some(who) = who else { return Ok(()) };
-    match class {
-        Class::Open => Ok(()),
-        Class::Namespace(_) => has_claims(who),
-        Class::Everything if who.peer.claims.all_rw() => Ok(()),
-        Class::Everything => {
-            has_claims(who)?;
-            Err(forbidden(
-                ErrorCode::NamespaceForbidden,
-                "this needs a certificate with the claim ALL=rw",
-            ))
-        }
-        Class::TcClient => match who.peer.role {
+    match right {
+        Right::Open => Ok(()),
+        Right::Namespace(_) => has_claims(who),
+        Right::Everything => everywhere(who),
+        Right::TcClient => match who.peer.role {
             Role::Tc(_) | Role::Server(_) => trusted(who, rules),
             Role::Sdk(_) => Err(forbidden(
                 ErrorCode::TcClientRequired,
@@ -63,7 +86,7 @@ pub(super) fn enter(who: &Who, class: Class, rules: TcRules) -> Result<(), ApiEr
                  tcclient`",
             )),
         },
-        Class::TcServer => match who.peer.role {
+        Right::TcServer => match who.peer.role {
             Role::Server(_) => trusted(who, rules),
             Role::Tc(_) | Role::Sdk(_) => Err(forbidden(
                 ErrorCode::TcServerRequired,
@@ -71,6 +94,15 @@ pub(super) fn enter(who: &Who, class: Class, rules: TcRules) -> Result<(), ApiEr
             )),
         },
     }
+}
+
+fn everywhere(who: &Admitted) -> Result<(), ApiError> {
+    if who.peer.claims.all_rw() {
+        return Ok(());
+    }
+    has_claims(who)?;
+    let detail = "this needs a certificate with the claim ALL=rw and no weaker claim";
+    Err(forbidden(ErrorCode::NamespaceForbidden, detail))
 }
 
 fn trusted(who: &Admitted, rules: TcRules) -> Result<(), ApiError> {
@@ -110,6 +142,11 @@ pub(super) fn permit(who: &Who, namespace: &str, access: Access) -> Result<(), A
     };
     let detail = format!("the certificate has no claim{wanted} in namespace {namespace:?}");
     Err(forbidden(ErrorCode::NamespaceForbidden, detail))
+}
+
+/// Whether the caller may read and write every namespace.
+pub(super) fn permit_everywhere(who: &Who) -> Result<(), ApiError> {
+    who.as_ref().map_or(Ok(()), |who| everywhere(who))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use lockd_core::queue::{self, QueueName, Role};
 use lockd_pki::Access;
 use lockd_wire::{ErrorCode, header as names};
 
-use super::auth::{self, Class, Who};
+use super::auth::{self, Right, Who};
 use super::delivery::Outbox;
 use super::error::ApiError;
 use super::request::{self, Params};
@@ -22,7 +22,7 @@ pub(crate) struct Call {
     pub(crate) correlation: Correlation,
     pub(crate) outbox: Option<Outbox>,
     who: Who,
-    class: Class,
+    right: Right,
     head: Parts,
 }
 
@@ -34,17 +34,17 @@ pub(crate) struct Origin {
 }
 
 impl Call {
-    pub(crate) fn new(api: Api, head: Parts, origin: Origin, class: Class) -> Self {
+    pub(crate) fn new(api: Api, head: Parts, origin: Origin, right: Right) -> Self {
         let correlation = Correlation::of(&api.app, &head.headers);
-        Self { api, correlation, outbox: origin.outbox, who: origin.who, class, head }
+        Self { api, correlation, outbox: origin.outbox, who: origin.who, right, head }
     }
 
     pub(super) fn who(&self) -> &Who {
         &self.who
     }
 
-    pub(super) fn class(&self) -> Class {
-        self.class
+    pub(super) fn right(&self) -> Right {
+        self.right
     }
 
     /// A key as the caller names it, if it may touch it in the way of this route. Messages are
@@ -82,9 +82,11 @@ impl Call {
         self.key(params.get("namespace"), params.get("key").unwrap_or_default())
     }
 
-    /// The key of a lease that is named by its id alone.
+    /// The key of a lease that is named by its id alone. A lease in a namespace that the caller
+    /// has no claim on is as unknown as one that never was.
     pub(super) fn key_of_lease(&self, lease: &LeaseId) -> Result<Option<KeyName>, ApiError> {
         let key = self.api.app.key_of_lease(lease);
+        let key = key.filter(|key| self.knows(key.namespace()));
         key.map(|key| no_message(self.permitted(key)?)).transpose()
     }
 
@@ -95,10 +97,10 @@ impl Call {
 
     /// Whether the caller may work in this namespace in the way of this route.
     pub(super) fn permit(&self, namespace: &str) -> Result<(), ApiError> {
-        match self.class {
-            Class::Namespace(access) => self.permit_to(namespace, access),
+        match self.right {
+            Right::Namespace(access) => self.permit_to(namespace, access),
             // Decided at the entrance.
-            Class::Open | Class::Everything | Class::TcClient | Class::TcServer => Ok(()),
+            Right::Open | Right::Everything | Right::TcClient | Right::TcServer => Ok(()),
         }
     }
 
@@ -106,8 +108,13 @@ impl Call {
         auth::permit(&self.who, namespace, access)
     }
 
-    /// Whether the caller may know of this namespace.
-    pub(super) fn may_see(&self, namespace: &str) -> bool {
+    /// Whether the caller may read and write every namespace.
+    pub(super) fn permit_everywhere(&self) -> Result<(), ApiError> {
+        auth::permit_everywhere(&self.who)
+    }
+
+    /// Whether the caller has any claim on this namespace.
+    pub(super) fn knows(&self, namespace: &str) -> bool {
         self.permit_to(namespace, Access::Any).is_ok()
     }
 

@@ -1,13 +1,15 @@
 //! Which status and code each refusal becomes. One match, one table.
 
 use http::{HeaderValue, StatusCode, header};
-use lockd_core::key::NameRefused;
+use lockd_core::key::{KeyName, NameRefused};
 use lockd_core::lease::ProofRefused;
 use lockd_core::time::Span;
 use lockd_json::JsonError;
+use lockd_pki::Access;
 use lockd_store::StoreError;
 use lockd_wire::{ErrorBody, ErrorCode};
 
+use super::auth::{self, Who};
 use super::body::Response;
 use super::reply;
 use crate::app::{QueueRefused, Refused, TxnRefused};
@@ -17,6 +19,9 @@ use crate::app::{QueueRefused, Refused, TxnRefused};
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) body: Box<ErrorBody>,
+    /// The key of a fence condition that failed. A transaction keeps the conditions of all its
+    /// participants, so it may be a key in a namespace that this caller has no claim on.
+    fenced_by: Option<KeyName>,
 }
 
 impl ApiError {
@@ -26,7 +31,19 @@ impl ApiError {
             detail: detail.into(),
             ..ErrorBody::default()
         };
-        Self { status, body: Box::new(body) }
+        Self { status, body: Box::new(body), fenced_by: None }
+    }
+
+    /// Leaves out what a caller that has no claim on its namespace may not learn.
+    pub(super) fn seen_by(mut self, who: &Who) -> Self {
+        let fenced_by = self.fenced_by.take();
+        let hidden =
+            fenced_by.filter(|key| auth::permit(who, key.namespace(), Access::Any).is_err());
+        if hidden.is_some() {
+            self.body.detail = "a fence condition of the transaction failed".to_owned();
+            self.body.current_fencing_token = None;
+        }
+        self
     }
 
     fn after(mut self, span: Span) -> Self {
@@ -89,6 +106,7 @@ impl From<Refused> for ApiError {
             Refused::Fence(fence) => {
                 let mut error = say(StatusCode::CONFLICT, ErrorCode::FenceFailed);
                 error.body.current_fencing_token = Some(fence.current.0);
+                error.fenced_by = Some(fence.key);
                 error
             }
             Refused::FencesFull => say(StatusCode::BAD_REQUEST, ErrorCode::InvalidFence),

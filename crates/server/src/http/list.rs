@@ -110,6 +110,6 @@ pub(super) async fn namespaces(call: Call, _body: Body) -> Result<Response, ApiE
     let full = namespaces.len() == ask.limit;
     let next_cursor = namespaces.last().filter(|_| full).cloned();
     // Those of others are not named.
-    let namespaces = namespaces.into_iter().filter(|name| call.may_see(name)).collect();
+    let namespaces = namespaces.into_iter().filter(|name| call.permit(name).is_ok()).collect();
     Ok(reply::ok(&NamespacesReply { namespaces, next_cursor }))
 }

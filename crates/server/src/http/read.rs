@@ -5,7 +5,6 @@ use futures_util::{Stream, StreamExt, stream};
 use http::StatusCode;
 use lockd_core::key::KeyName;
 use lockd_core::lease::Proof;
-use lockd_pki::Access;
 use lockd_store::StoreError;
 use lockd_wire::state::{DescribeReply, Metadata, ReadReply, ReadRequest};
 use lockd_wire::{ErrorBody, ErrorCode, header as names};
@@ -46,7 +45,6 @@ pub(super) async fn get(call: Call, body: Body) -> Result<Response, ApiError> {
     let lease = request::text(call.headers(), names::LEASE_ID);
     if lease.is_none() && params.flag("public") {
         let key = call.query_key(&params)?;
-        call.permit_to(key.namespace(), Access::Read)?;
         return Ok(reply::document(app.get_public(&key).await?));
     }
     let Some(fence) = request::fence(call.headers())? else {

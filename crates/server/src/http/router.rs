@@ -15,7 +15,7 @@ use lockd_store::embedded::EmbeddedStore;
 use lockd_wire::{ErrorCode, header as names, path};
 use utoipa::OpenApi;
 
-use super::auth::{self, Class, TcRules};
+use super::auth::{self, Right, TcRules};
 use super::body::{Body, BodyError, Response, keep_until_sent};
 use super::call::{Call, Origin};
 use super::error::ApiError;
@@ -37,34 +37,34 @@ pub(crate) struct Api {
 
 type Answer = BoxFuture<'static, Result<Response, ApiError>>;
 
-/// One path, the methods it takes, and who answers.
-struct Route {
-    path: &'static str,
-    methods: &'static [Method],
+/// One path, the methods it takes, the right that its callers need, and who answers.
+pub(super) struct Route {
+    pub(super) path: &'static str,
+    pub(super) methods: &'static [Method],
     operation: Operation,
-    class: Class,
+    pub(super) right: Right,
     answer: fn(Call, Body) -> Answer,
 }
 
-/// A class as it stands in the table: a claim on the namespace in parentheses, or its name.
-macro_rules! class {
+/// A right as it stands in the table: access to the namespace in parentheses, or its name.
+macro_rules! right {
     (($access:ident)) => {
-        Class::Namespace(Access::$access)
+        Right::Namespace(Access::$access)
     };
-    ($class:ident) => {
-        Class::$class
+    ($right:ident) => {
+        Right::$right
     };
 }
 
 /// Makes the table of routes and the description of the same handlers.
 macro_rules! routes {
-    ($($path:ident [$($method:ident),+] $operation:ident $class:tt $module:ident::$handler:ident,)+) => {
+    ($($path:ident [$($method:ident),+] $operation:ident $right:tt $module:ident::$handler:ident,)+) => {
         /// Every route of the API, those that are asked for most first.
-        static ROUTES: &[Route] = &[$(Route {
+        pub(super) static ROUTES: &[Route] = &[$(Route {
             path: path::$path,
             methods: &[$(Method::$method),+],
             operation: Operation::$operation,
-            class: class!($class),
+            right: right!($right),
             answer: |call, body| Box::pin($module::$handler(call, body)),
         }),+];
 
@@ -82,12 +82,12 @@ macro_rules! routes {
 }
 
 routes! {
-    ACQUIRE [POST] Acquire (Any) lease::acquire,
+    ACQUIRE [POST] Acquire (Write) lease::acquire,
     UPDATE [POST] Update (Write) state::update,
-    RELEASE [POST] Release (Any) lease::release,
-    GET [POST] Get (Any) read::get,
-    KEEPALIVE [POST] Keepalive (Any) lease::keepalive,
-    GET_STATE [POST] Get (Any) read::get_state,
+    RELEASE [POST] Release (Write) lease::release,
+    GET [POST] Get (Read) read::get,
+    KEEPALIVE [POST] Keepalive (Write) lease::keepalive,
+    GET_STATE [POST] Get (Read) read::get_state,
     UPDATE_STATE [POST] Update (Write) state::update_state,
     DESCRIBE [GET] Describe (Read) read::describe,
     READ [POST] Read (Read) read::read,
@@ -95,18 +95,18 @@ routes! {
     METADATA [POST] Metadata (Write) state::metadata,
     REMOVE [POST] Remove (Write) state::remove,
     ATTACHMENTS [POST] Attachment (Write) attachment::attach,
-    ATTACHMENTS [GET] Attachment (Any) attachment::list,
+    ATTACHMENTS [GET] Attachment (Read) attachment::list,
     ATTACHMENTS [DELETE] Attachment (Write) attachment::delete_all,
-    ATTACHMENT [GET] Attachment (Any) attachment::get,
+    ATTACHMENT [GET] Attachment (Read) attachment::get,
     ATTACHMENT [DELETE] Attachment (Write) attachment::delete,
     QUEUE_ENQUEUE [POST] Enqueue (Write) queue::enqueue,
-    QUEUE_DEQUEUE [POST] Dequeue (Read) queue::dequeue,
-    QUEUE_ACK [POST] Ack (Read) queue::ack,
-    QUEUE_NACK [POST] Nack (Read) queue::nack,
-    QUEUE_EXTEND [POST] Extend (Read) queue::extend,
-    QUEUE_DEQUEUE_STATE [POST] Dequeue (Read) queue::dequeue_with_state,
-    QUEUE_SUBSCRIBE [POST] Dequeue (Read) queue::subscribe,
-    QUEUE_SUBSCRIBE_STATE [POST] Dequeue (Read) queue::subscribe_with_state,
+    QUEUE_DEQUEUE [POST] Dequeue (ReadWrite) queue::dequeue,
+    QUEUE_ACK [POST] Ack (Write) queue::ack,
+    QUEUE_NACK [POST] Nack (Write) queue::nack,
+    QUEUE_EXTEND [POST] Extend (Write) queue::extend,
+    QUEUE_DEQUEUE_STATE [POST] Dequeue (ReadWrite) queue::dequeue_with_state,
+    QUEUE_SUBSCRIBE [POST] Dequeue (ReadWrite) queue::subscribe,
+    QUEUE_SUBSCRIBE_STATE [POST] Dequeue (ReadWrite) queue::subscribe_with_state,
     QUEUE_WATCH [POST] Watch (Read) operate::watch,
     QUEUE_STATS [POST] Queue (Read) operate::stats,
     QUEUE_PEEK [POST] Queue (Read) operate::peek,
@@ -119,7 +119,7 @@ routes! {
     LEASES [GET] List (Read) list::leases,
     LEASES_REVOKE [POST] Revoke (ReadWrite) lease::revoke,
     KEYS [GET] List (Read) list::keys,
-    NAMESPACES [GET] List (Any) list::namespaces,
+    NAMESPACES [GET] List (Read) list::namespaces,
     WATCH [GET] Watch (Read) watch::watch,
     BACKUP [POST] Other Everything system::backup,
     QUERY [GET, POST] Other (Read) system::query,
@@ -152,21 +152,21 @@ static PAGES: &[Route] = &[
         path: path::METRICS,
         methods: &[Method::GET],
         operation: Operation::Other,
-        class: Class::Open,
+        right: Right::Open,
         answer: |call, body| Box::pin(system::metrics(call, body)),
     },
     Route {
         path: path::HEALTHZ,
         methods: &[Method::GET],
         operation: Operation::Health,
-        class: Class::Open,
+        right: Right::Open,
         answer: |call, body| Box::pin(system::healthz(call, body)),
     },
     Route {
         path: path::READYZ,
         methods: &[Method::GET],
         operation: Operation::Health,
-        class: Class::Open,
+        right: Right::Open,
         answer: |call, body| Box::pin(system::readyz(call, body)),
     },
 ];
@@ -206,6 +206,20 @@ impl Route {
         let names: Vec<&str> = same.flat_map(|route| route.methods).map(Method::as_str).collect();
         HeaderValue::from_str(&names.join(", ")).ok()
     }
+}
+
+/// The rows of the table in `docs/security.md`: each right, and the routes that need it.
+#[must_use]
+pub fn rights() -> Vec<String> {
+    let row = |right: &Right| {
+        let routes = ROUTES.iter().filter(|route| route.right == *right);
+        let named = routes.flat_map(|route| {
+            route.methods.iter().map(move |method| format!("`{method} {}`", route.path))
+        });
+        let named: Vec<String> = named.collect();
+        (!named.is_empty()).then(|| format!("| {} | {} |", right.label(), named.join(", ")))
+    };
+    Right::ALL.iter().filter_map(row).collect()
 }
 
 /// The API's own description, as JSON. Made once: it takes longer than starting a server.
@@ -261,9 +275,9 @@ impl Entry {
         let in_flight = app.begin_request();
         let (head, body) = request.into_parts();
         let route = find(self.routes, head.uri.path(), &head.method);
-        let class = route.map_or(Class::Open, |route| route.class);
-        let call = Call::new(self.api.clone(), head, origin, class);
-        let correlation = call.correlation.clone();
+        let right = route.map_or(Right::Open, |route| route.right);
+        let call = Call::new(self.api.clone(), head, origin, right);
+        let (correlation, who) = (call.correlation.clone(), call.who().clone());
         let operation = route.map_or(Operation::Other, |route| route.operation);
         let mut measure = Measure { app, operation, watch: Stopwatch::start(), done: false };
         let answered = match self.choose(route, &call) {
@@ -273,7 +287,7 @@ impl Entry {
                 Err(refused)
             }
         };
-        let mut response = answered.unwrap_or_else(ApiError::into_response);
+        let mut response = answered.unwrap_or_else(|error| error.seen_by(&who).into_response());
         measure.done(response.status());
         let wrong_method = response.status() == StatusCode::METHOD_NOT_ALLOWED;
         let headers = response.headers_mut();
@@ -308,7 +322,7 @@ impl Entry {
         }
         match route {
             Some(route) if route.takes(call.method()) => {
-                auth::enter(call.who(), call.class(), self.api.tc_rules)?;
+                auth::enter(call.who(), call.right(), self.api.tc_rules)?;
                 Ok(route)
             }
             Some(_) => {
@@ -420,6 +434,13 @@ mod tests {
         }
         assert_eq!(described.len(), path::ALL.len(), "more is described: {described:?}");
         assert_eq!(served.len(), path::ALL.len(), "more is served: {served:?}");
+    }
+
+    #[test]
+    fn every_route_stands_in_the_table_of_rights() {
+        let listed: usize = super::rights().iter().map(|row| row.matches("/").count()).sum();
+        let slashes = |route: &super::Route| route.path.matches('/').count() * route.methods.len();
+        assert_eq!(listed, ROUTES.iter().map(slashes).sum::<usize>());
     }
 
     /// What a handler says about its methods is what the table lets through.

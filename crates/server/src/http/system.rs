@@ -3,12 +3,14 @@
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, header};
+use lockd_core::key;
 use lockd_wire::{ErrorBody, ErrorCode};
 
 use super::body::{Body, Response};
 use super::call::Call;
 use super::error::ApiError;
 use super::reply;
+use super::request::{self, COMMAND_BYTES_MAX};
 use super::router::description;
 
 /// Pieces of a backup on their way to the client.
@@ -62,23 +64,38 @@ pub(super) async fn openapi(_call: Call, _body: Body) -> Result<Response, ApiErr
 
 /// Not available: queries come with the index.
 #[utoipa::path(method(get, post), path = "/v1/query", tag = "system", responses((status = 501, description = "`query_disabled`", body = ErrorBody)))]
-pub(super) async fn query(_call: Call, body: Body) -> Result<Response, ApiError> {
-    body.drain().await;
+pub(super) async fn query(call: Call, body: Body) -> Result<Response, ApiError> {
+    permit_named(&call, body).await?;
     Err(missing(ErrorCode::QueryDisabled, "this server has no queries"))
 }
 
 /// Not available: there is no index to flush.
 #[utoipa::path(post, path = "/v1/index/flush", tag = "system", responses((status = 501, description = "`index_unavailable`", body = ErrorBody)))]
-pub(super) async fn index_flush(_call: Call, body: Body) -> Result<Response, ApiError> {
-    body.drain().await;
+pub(super) async fn index_flush(call: Call, body: Body) -> Result<Response, ApiError> {
+    permit_named(&call, body).await?;
     Err(missing(ErrorCode::IndexUnavailable, "this server has no index"))
 }
 
 /// Not available: namespaces have no configuration.
 #[utoipa::path(method(get, post), path = "/v1/namespace", tag = "system", responses((status = 501, description = "`namespace_config_unavailable`", body = ErrorBody)))]
-pub(super) async fn namespace(_call: Call, body: Body) -> Result<Response, ApiError> {
-    body.drain().await;
+pub(super) async fn namespace(call: Call, body: Body) -> Result<Response, ApiError> {
+    permit_named(&call, body).await?;
     Err(missing(ErrorCode::NamespaceConfigUnavailable, "namespaces have no configuration here"))
+}
+
+/// Checks the right to the namespace that a request names in its query or body. The body of an
+/// operation that is not available may be of any form.
+async fn permit_named(call: &Call, body: Body) -> Result<(), ApiError> {
+    #[derive(Default, serde::Deserialize)]
+    struct Named {
+        namespace: Option<String>,
+    }
+    let app = &call.api.app;
+    let text = request::bytes(app, body, COMMAND_BYTES_MAX).await?;
+    let named: Named = request::object(&text).unwrap_or_default();
+    let params = call.params();
+    let namespace = params.get("namespace").or(named.namespace.as_deref());
+    call.permit(&key::parse_namespace(app.namespace(namespace))?)
 }
 
 fn missing(code: ErrorCode, detail: &str) -> ApiError {

@@ -57,10 +57,12 @@ async fn read(call: &Call, body: Body) -> Result<Ask, ApiError> {
         keys.push(key);
     }
     if keys.is_empty() {
-        call.permit_to(EVERY_NAMESPACE, Access::ReadWrite)?;
+        call.permit_everywhere()?;
     }
+    let txn = id_of(id)?;
+    permit_recorded(call, txn).await?;
     Ok(Ask {
-        txn: id_of(id)?,
+        txn,
         keys,
         expires_at: ask.expires_at_unix.map(|seconds| UnixMillis(seconds.saturating_mul(1_000))),
         term: ask.tc_term.unwrap_or(0),
@@ -69,8 +71,22 @@ async fn read(call: &Call, body: Body) -> Result<Ask, ApiError> {
     })
 }
 
-/// No namespace has this name, so only a claim on all of them covers it.
-const EVERY_NAMESPACE: &str = "*";
+/// A decision reaches every participant, also those that the request does not name.
+async fn permit_recorded(call: &Call, txn: TxnId) -> Result<(), ApiError> {
+    if call.permit_everywhere().is_ok() {
+        return Ok(());
+    }
+    let known = call.api.app.txn(txn).await?;
+    let participants = known.iter().flat_map(|known| &known.record.participants);
+    let mut namespaces = participants.map(|one| one.key.namespace());
+    let allowed = |namespace| call.permit_to(namespace, Access::ReadWrite).is_ok();
+    if namespaces.all(allowed) {
+        return Ok(());
+    }
+    let detail = "the transaction has participants in namespaces that the certificate has no \
+                  claim to read and write";
+    Err(ApiError::new(StatusCode::FORBIDDEN, ErrorCode::NamespaceForbidden, detail))
+}
 
 fn id_of(text: &str) -> Result<TxnId, ApiError> {
     TxnId::parse(text).map_err(|error| bad(ErrorCode::InvalidTxnId, error.to_string()))

@@ -12,7 +12,7 @@ use lockd_pki::{
 };
 use lockd_wire::ErrorCode;
 
-use super::{Class, TcRules, Who, enter, permit};
+use super::{Right, TcRules, Who, enter, permit};
 use crate::http::body::Body;
 use crate::http::call::Origin;
 use crate::http::router::Handler;
@@ -58,23 +58,23 @@ fn roles_and_trust_decide_who_may_speak_to_the_coordinator() {
     let Callers { server, tc, sdk } = callers(&["ALL=rw"]);
     let no_client = Some(ErrorCode::TcClientRequired);
     let no_server = Some(ErrorCode::TcServerRequired);
-    for (class, peer, trust, rules, refused) in [
-        (Class::TcClient, &tc, BY_OWN_CA, OWN, None),
-        (Class::TcClient, &tc, BY_TC_CA, STRICT, None),
-        (Class::TcClient, &server, BY_OWN_CA, OWN, None),
-        (Class::TcClient, &tc, BY_OWN_CA, STRICT, Some(ErrorCode::TcForbidden)),
-        (Class::TcClient, &tc, BY_OWN_CA, LAX, None),
-        (Class::TcClient, &sdk, BY_OWN_CA, OWN, no_client),
-        (Class::TcClient, &sdk, BY_TC_CA, STRICT, no_client),
-        (Class::TcClient, &sdk, BY_TC_CA, LAX, no_client),
-        (Class::TcServer, &server, BY_OWN_CA, OWN, None),
-        (Class::TcServer, &server, BY_OWN_CA, STRICT, Some(ErrorCode::TcForbidden)),
-        (Class::TcServer, &tc, BY_OWN_CA, LAX, no_server),
-        (Class::TcServer, &sdk, BY_TC_CA, LAX, no_server),
+    for (right, peer, trust, rules, refused) in [
+        (Right::TcClient, &tc, BY_OWN_CA, OWN, None),
+        (Right::TcClient, &tc, BY_TC_CA, STRICT, None),
+        (Right::TcClient, &server, BY_OWN_CA, OWN, None),
+        (Right::TcClient, &tc, BY_OWN_CA, STRICT, Some(ErrorCode::TcForbidden)),
+        (Right::TcClient, &tc, BY_OWN_CA, LAX, None),
+        (Right::TcClient, &sdk, BY_OWN_CA, OWN, no_client),
+        (Right::TcClient, &sdk, BY_TC_CA, STRICT, no_client),
+        (Right::TcClient, &sdk, BY_TC_CA, LAX, no_client),
+        (Right::TcServer, &server, BY_OWN_CA, OWN, None),
+        (Right::TcServer, &server, BY_OWN_CA, STRICT, Some(ErrorCode::TcForbidden)),
+        (Right::TcServer, &tc, BY_OWN_CA, LAX, no_server),
+        (Right::TcServer, &sdk, BY_TC_CA, LAX, no_server),
     ] {
-        let outcome = code(enter(&caller(peer, trust), class, rules));
+        let outcome = code(enter(&caller(peer, trust), right, rules));
         let expected = refused.map(|code| code.as_str().to_owned());
-        assert_eq!(outcome, expected, "{class:?} {:?} {trust:?} {rules:?}", peer.role);
+        assert_eq!(outcome, expected, "{right:?} {:?} {trust:?} {rules:?}", peer.role);
     }
 }
 
@@ -97,22 +97,22 @@ fn claims_decide_about_namespaces() {
             let expected = (!allowed).then(|| "namespace_forbidden".to_owned());
             assert_eq!(outcome, expected, "{claims:?} {namespace} {access:?}");
         }
-        assert_eq!(code(enter(&sdk, Class::Open, OWN)), None);
-        let everything = claims.contains(&"ALL=rw");
-        assert_eq!(code(enter(&sdk, Class::Everything, OWN)).is_none(), everything, "{claims:?}");
+        assert_eq!(code(enter(&sdk, Right::Open, OWN)), None);
+        let everything = claims == ["ALL=rw"];
+        assert_eq!(code(enter(&sdk, Right::Everything, OWN)).is_none(), everything, "{claims:?}");
     }
 }
 
 #[test]
 fn without_mutual_tls_there_is_nobody_to_refuse() {
-    for class in [
-        Class::Open,
-        Class::Namespace(Access::ReadWrite),
-        Class::Everything,
-        Class::TcClient,
-        Class::TcServer,
+    for right in [
+        Right::Open,
+        Right::Namespace(Access::ReadWrite),
+        Right::Everything,
+        Right::TcClient,
+        Right::TcServer,
     ] {
-        assert_eq!(code(enter(&None, class, STRICT)), None, "{class:?}");
+        assert_eq!(code(enter(&None, right, STRICT)), None, "{right:?}");
     }
     assert_eq!(code(permit(&None, "any", Access::ReadWrite)), None);
 }
@@ -123,7 +123,7 @@ fn claims_that_cannot_be_read_allow_nothing() {
     let sdk = callers(&["a=rw"]).sdk;
     let sdk = caller(&Peer { claims: Claims::Malformed(fault), ..sdk }, BY_OWN_CA);
     let refused = Some("invalid_namespace_claims".to_owned());
-    assert_eq!(code(enter(&sdk, Class::Namespace(Access::Any), OWN)), refused);
+    assert_eq!(code(enter(&sdk, Right::Namespace(Access::Any), OWN)), refused);
     assert_eq!(code(permit(&sdk, "a", Access::Any)), refused);
 }
 

@@ -175,7 +175,9 @@ impl Credentials {
         }
     }
 
-    /// Follows the signatures to a CA that is trusted now.
+    /// Follows the signature to a CA that is trusted now. Every CA certificate of the bundle is
+    /// trusted itself, so none is needed in between: further certificates that a peer shows are
+    /// not followed, because TLS libraries ignore the path length of a trusted CA.
     fn anchor_of(
         &self,
         leaf: &CertificateDer<'_>,
@@ -184,15 +186,15 @@ impl Credentials {
         purpose: Purpose,
     ) -> Result<Trust, PeerRefused> {
         let in_time = |anchor: &&Anchor| anchor.not_before <= now && now <= anchor.not_after;
-        let valid = self.follow(leaf, rest, self.anchors.iter().filter(in_time), (now, purpose));
-        match valid {
-            Err(PeerRefused::OtherCa) => {
-                match self.follow(leaf, rest, self.anchors.iter(), (now, purpose)) {
-                    Ok(_) => Err(PeerRefused::CaOutOfTime),
-                    Err(refused) => Err(refused),
-                }
-            }
-            decided => decided,
+        let valid = self.follow(leaf, &[], self.anchors.iter().filter(in_time), (now, purpose));
+        let Err(PeerRefused::OtherCa) = valid else { return valid };
+        if self.follow(leaf, &[], self.anchors.iter(), (now, purpose)).is_ok() {
+            return Err(PeerRefused::CaOutOfTime);
+        }
+        // Only to say why: nothing that is found here lets the peer in.
+        match self.follow(leaf, rest, self.anchors.iter(), (now, purpose)) {
+            Ok(_) => Err(PeerRefused::Intermediate),
+            Err(_) => Err(PeerRefused::OtherCa),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use rcgen::ExtendedKeyUsagePurpose::{self, ClientAuth, ServerAuth};
+use rcgen::{BasicConstraints, IsCa, KeyUsagePurpose};
 use rustls::pki_types::ServerName;
 use rustls::{
     ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection,
@@ -36,6 +37,22 @@ pub(crate) fn day(days: i64) -> Timestamp {
 
 pub(crate) fn authority() -> Authority {
     Authority::create(CA_NAME, now()).unwrap()
+}
+
+/// A CA as other tools make them: it may have any number of CAs below it.
+pub(crate) fn unbounded() -> Authority {
+    Authority::self_signed(CA_NAME, 3650, now(), BasicConstraints::Unconstrained).unwrap()
+}
+
+/// A CA whose certificate another CA signed.
+pub(crate) fn sub_ca(authority: &Authority) -> Authority {
+    let (usages, uris) = (Vec::new(), Vec::new());
+    let draft = Draft { name: "sub-ca", now: now(), days: 365, usages, uris, hosts: &[] };
+    let mut params = draft.params().unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let key = PrivateKey::generate().unwrap();
+    Authority::new(authority.sign(&params, &key).unwrap(), key).unwrap()
 }
 
 pub(crate) fn server(authority: &Authority) -> ServerBundle {

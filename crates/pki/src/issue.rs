@@ -118,10 +118,20 @@ impl Authority {
     /// # Errors
     /// When the name or the number is not one, or the system has no random bytes.
     pub fn create_for(name: &str, days: u32, now: Timestamp) -> Result<Self, IssueError> {
+        // Path length 0: it may sign servers and clients, but no further CA.
+        Self::self_signed(name, days, now, BasicConstraints::Constrained(0))
+    }
+
+    pub(crate) fn self_signed(
+        name: &str,
+        days: u32,
+        now: Timestamp,
+        below: BasicConstraints,
+    ) -> Result<Self, IssueError> {
         let key = PrivateKey::generate()?;
         let draft = Draft { name, now, days, usages: Vec::new(), uris: Vec::new(), hosts: &[] };
         let mut params = draft.params()?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.is_ca = IsCa::Ca(below);
         params.key_usages = vec![
             KeyUsagePurpose::KeyCertSign,
             KeyUsagePurpose::CrlSign,
@@ -344,6 +354,8 @@ fn failed(error: rcgen::Error) -> IssueError {
 mod tests {
     use std::collections::BTreeSet;
 
+    use x509_parser::prelude::{FromDer as _, X509Certificate};
+
     use super::{Authority, CA_NAME, ClientKind, ClientRequest, ServerRequest, new_serial};
     use crate::claims::{Access, Claim};
     use crate::error::IssueError;
@@ -375,6 +387,14 @@ mod tests {
             let refused = Authority::create_for(CA_NAME, days, now()).unwrap_err();
             assert_eq!(refused, IssueError::Days(days));
         }
+    }
+
+    #[test]
+    fn a_ca_of_ours_may_have_no_ca_below_it() {
+        let ca = authority();
+        let (_, x509) = X509Certificate::from_der(ca.certificate().der()).unwrap();
+        let constraints = x509.basic_constraints().unwrap().unwrap().value;
+        assert_eq!((constraints.ca, constraints.path_len_constraint), (true, Some(0)));
     }
 
     #[test]

@@ -34,6 +34,11 @@ pub enum PeerRefused {
     NoCertificate,
     #[error("the certificate was not issued by a CA that is trusted here")]
     OtherCa,
+    #[error(
+        "the certificate was issued by an intermediate CA that the bundle does not have; issue it \
+         by the CA itself, or add the intermediate's certificate to the bundle"
+    )]
+    Intermediate,
     #[error("the CA of the certificate is outside its own dates; renew the CA")]
     CaOutOfTime,
     #[error("the certificate expired at {0}; issue a new one")]
@@ -98,6 +103,7 @@ impl PeerRefused {
         match self {
             Self::NoCertificate => "no_certificate",
             Self::OtherCa => "other_ca",
+            Self::Intermediate => "intermediate_ca",
             Self::CaOutOfTime => "ca_out_of_time",
             Self::Expired(_) => "expired",
             Self::NotYetValid(_) => "not_yet_valid",
@@ -132,7 +138,9 @@ impl PeerRefused {
     fn as_alert(&self) -> rustls::Error {
         let error = match self {
             Self::NoCertificate => return rustls::Error::NoCertificatesPresented,
-            Self::OtherCa | Self::CaOutOfTime => CertificateError::UnknownIssuer,
+            Self::OtherCa | Self::Intermediate | Self::CaOutOfTime => {
+                CertificateError::UnknownIssuer
+            }
             Self::Expired(_) => CertificateError::Expired,
             Self::NotYetValid(_) => CertificateError::NotValidYet,
             Self::NoEku(_) | Self::WrongEku(_) => CertificateError::InvalidPurpose,

@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 
-use super::{Credentials, LiveCredentials, Trust};
+use super::{Credentials, LiveCredentials, Purpose, Trust};
 use crate::claims::Access;
-use crate::fixture::{authority, client, now, server};
+use crate::fixture::{authority, client, now, server, sub_ca, unbounded};
 use crate::identity::Role;
+use crate::issue::{ClientRequest, ServerRequest};
 use crate::serial::Denylist;
 use crate::verify::PeerRefused;
 
@@ -30,6 +31,64 @@ fn the_pool_that_vouches_is_told() {
     assert_eq!(admitted.peer.role, Role::Sdk("worker-1".to_owned()));
     assert!(admitted.peer.claims.allows("default", Access::ReadWrite));
     assert!(!admitted.peer.claims.allows("orders", Access::Any));
+}
+
+#[test]
+fn a_sub_ca_vouches_for_no_peer_unless_the_bundle_has_it() {
+    // Of our making and, without a path length, of another tool's.
+    for ours in [authority(), unbounded()] {
+        let sub = sub_ca(&ours);
+        let below = sub_ca(&sub);
+        let tc = sub.issue_client(&ClientRequest::tc("intruder"), now()).unwrap();
+        let peer = sub.issue_server(&ServerRequest::new(&[], None), None, now()).unwrap();
+        let deep = below.issue_client(&ClientRequest::tc("intruder"), now()).unwrap();
+        let der = |certificate: &crate::Certificate| certificate.der().clone();
+        let (sub_ca, below_ca) = (sub.certificate(), below.certificate());
+        let own = ours.issue_server(&ServerRequest::new(&[], None), None, now()).unwrap();
+        let good = ours.issue_client(&ClientRequest::tc("coordinator"), now()).unwrap();
+        let trusting = |cas: &[crate::Certificate]| {
+            Credentials::new(&own, cas, &[], Denylist::default()).unwrap()
+        };
+
+        let plain = trusting(&[ours.certificate().clone()]);
+        // The CA itself may be shown with a leaf: bundles end with it.
+        for rest in [vec![], vec![der(ours.certificate())], vec![der(sub_ca)]] {
+            let shown = [vec![der(&good.certificate)], rest].concat();
+            assert!(plain.admit(&shown, now()).is_ok());
+        }
+        for shown in [
+            vec![der(&tc.certificate), der(sub_ca)],
+            vec![der(&tc.certificate), der(sub_ca), der(ours.certificate())],
+            vec![der(&peer.certificate), der(sub_ca)],
+            vec![der(&deep.certificate), der(below_ca), der(sub_ca)],
+        ] {
+            let refused = plain.admit(&shown, now());
+            assert_eq!(refused.unwrap_err(), PeerRefused::Intermediate, "{} shown", shown.len());
+        }
+        let server = plain.judge(peer.certificate.der(), &[der(sub_ca)], now(), Purpose::Server);
+        assert_eq!(server.unwrap_err(), PeerRefused::Intermediate);
+        // A sub-CA is no peer itself.
+        assert!(plain.admit(&[der(sub_ca)], now()).is_err());
+        assert_eq!(
+            plain.admit(&[der(&tc.certificate)], now()).unwrap_err(),
+            PeerRefused::OtherCa,
+            "a chain that is not shown cannot be told from a stranger's"
+        );
+
+        let allowing = trusting(&[ours.certificate().clone(), sub_ca.clone()]);
+        for shown in [vec![der(&tc.certificate)], vec![der(&tc.certificate), der(sub_ca)]] {
+            assert!(allowing.admit(&shown, now()).is_ok());
+        }
+        let shown = [der(&deep.certificate), der(below_ca), der(sub_ca)];
+        assert_eq!(allowing.admit(&shown, now()).unwrap_err(), PeerRefused::Intermediate);
+        let only = trusting(std::slice::from_ref(sub_ca));
+        assert!(only.admit(&[der(&tc.certificate)], now()).is_ok());
+        assert_eq!(
+            only.admit(&[der(&good.certificate)], now()).unwrap_err(),
+            PeerRefused::OtherCa,
+            "who signed a CA of the bundle is not in the bundle for that"
+        );
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::bundle::Leaf;
 use crate::certificate::CertificateFault;
 use crate::credentials::{Credentials, LiveCredentials};
 use crate::fixture::{
-    Observer, Odd, Shaken, VERSIONS, authority, client, day, live, now, server, shake,
+    Observer, Odd, Shaken, VERSIONS, authority, client, day, live, now, server, shake, sub_ca,
 };
 use crate::identity::{NoIdentity, Role};
 use crate::issue::{Authority, CA_NAME, ClientRequest};
@@ -114,6 +114,47 @@ fn a_client_without_a_certificate_is_refused() {
     config.client_auth_cert_resolver = Arc::new(Nobody);
     let shaken = shake(&Arc::new(config), &server);
     assert_eq!(shaken.server_error, Some(rustls::Error::NoCertificatesPresented));
+}
+
+#[test]
+fn a_client_of_a_sub_ca_is_refused_in_the_handshake() {
+    let ours = authority();
+    let sub = sub_ca(&ours);
+    let leaf = sub.issue_client(&ClientRequest::tc("intruder"), now()).unwrap();
+    let chain = vec![leaf.certificate.der().clone(), sub.certificate().der().clone()];
+    let shown = rustls::sign::CertifiedKey::new(chain, Arc::clone(leaf.key.signing()));
+    let shown = Arc::new(Shown(Arc::new(shown)));
+    for version in VERSIONS {
+        let observer = Observer::default();
+        let credentials = live(server(&ours).leaf(), &ours, &Denylist::default());
+        let server = Arc::new(server_config(&credentials, observer.listen()).unwrap());
+        let trusting = live(client(&ours, "x").leaf(), &ours, &Denylist::default());
+        let mut config = client_of_versions(&trusting, Arc::new(|_| {}), &[version]).unwrap();
+        config.client_auth_cert_resolver = Arc::clone(&shown) as _;
+        let mut shaken = shake(&Arc::new(config), &server);
+        assert!(!shaken.is_whole(), "{version:?}");
+        assert_eq!(observer.heard(), [PeerRefused::Intermediate]);
+        let alert = rustls::Error::AlertReceived(AlertDescription::UnknownCA);
+        assert_eq!(shaken.client_error, Some(alert));
+    }
+}
+
+/// Shows a chain as it is.
+#[derive(Debug)]
+struct Shown(Arc<rustls::sign::CertifiedKey>);
+
+impl rustls::client::ResolvesClientCert for Shown {
+    fn resolve(
+        &self,
+        _hints: &[&[u8]],
+        _schemes: &[rustls::SignatureScheme],
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
 }
 
 #[derive(Debug)]
@@ -320,6 +361,7 @@ fn every_reason_has_a_word_and_a_sentence_of_its_own() {
     let reasons = [
         PeerRefused::NoCertificate,
         PeerRefused::OtherCa,
+        PeerRefused::Intermediate,
         PeerRefused::CaOutOfTime,
         PeerRefused::Expired(now()),
         PeerRefused::NotYetValid(now()),

@@ -341,6 +341,7 @@ const ELSEWHERE: &[(ErrorCode, &str)] = &[
     (ErrorCode::LeaderUnreachable, "node/refusals.rs"),
     (ErrorCode::LeadershipLost, "node/refusals.rs"),
     (ErrorCode::UpgradeUnsupported, "node/refusals.rs"),
+    (ErrorCode::InvalidPath, "node/refusals.rs"),
     (ErrorCode::SwitchoverRefused, "node/operators.rs"),
     (ErrorCode::CasMismatch, "store_refusals.rs"),
     (ErrorCode::ReadConflict, "store_refusals.rs"),

@@ -8,6 +8,7 @@ use lockd_wire::error::{ErrorBody, ErrorCode};
 use lockd_wire::node::{NotLeader, Role, RoleReply};
 use serde::Serialize;
 
+use crate::path::PathFault;
 use crate::upstream::Failure;
 
 const UNKNOWN: &str = "unknown";
@@ -61,6 +62,11 @@ pub(crate) fn method_not_allowed(allowed: &'static str) -> Response {
     let mut answer = refuse(StatusCode::METHOD_NOT_ALLOWED, code, detail, None);
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     answer
+}
+
+/// What the controller would make of such a path is unknown, so is whether it is a change.
+pub(crate) fn invalid_path(fault: PathFault) -> Response {
+    refuse(StatusCode::BAD_REQUEST, ErrorCode::InvalidPath, fault.to_string(), None)
 }
 
 /// An upgraded connection could write after the node has ceased to lead.

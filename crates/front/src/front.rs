@@ -22,6 +22,7 @@ use crate::answer::{self, Silent};
 use crate::body::{self, Held, Passing};
 use crate::gate::Gate;
 use crate::head::{self, FORWARDED_HEADER};
+use crate::path;
 use crate::rules::Rules;
 use crate::upstream::{self, Carriage, Failure, Head, Upstream};
 
@@ -137,20 +138,30 @@ struct Port {
 
 async fn answer(State(port): State<Port>, request: Request) -> Response {
     let Port { shared, own } = port;
-    let path = request.uri().path();
-    let mut answer = match path {
-        ROLE | LEADER | STANDBY | HEALTH => shared.own(path, request.method()),
-        path if path.starts_with(HA) => match own.oneshot(request).await {
-            Ok(answer) => answer,
-            Err(never) => match never {},
-        },
-        _ => shared.pass(request).await,
+    let mut answer = match path::check(request.uri().path()) {
+        Ok(()) => shared.route(own, request).await,
+        Err(fault) => {
+            let (parts, body) = request.into_parts();
+            shared.refuse(&parts, body, answer::invalid_path(fault))
+        }
     };
     head::stamp(answer.headers_mut(), &shared.standing.borrow().role);
     answer
 }
 
 impl Shared {
+    async fn route(&self, own: Router, request: Request) -> Response {
+        let path = request.uri().path();
+        match path {
+            ROLE | LEADER | STANDBY | HEALTH => self.own(path, request.method()),
+            path if path.starts_with(HA) => match own.oneshot(request).await {
+                Ok(answer) => answer,
+                Err(never) => match never {},
+            },
+            _ => self.pass(request).await,
+        }
+    }
+
     /// From what is known, so that it may be asked at any rate.
     fn own(&self, path: &str, method: &Method) -> Response {
         if *method != Method::GET && *method != Method::HEAD {

@@ -5,6 +5,7 @@ mod body;
 mod front;
 mod gate;
 mod head;
+mod path;
 mod rules;
 mod upstream;
 

@@ -12,6 +12,8 @@ use percent_encoding::percent_decode;
 use glob::Glob;
 use readings::{decoded, readings};
 
+use crate::path;
+
 /// With these a request may be carried out under another method than its own.
 const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
 /// The same, in a query.
@@ -64,6 +66,10 @@ impl Rules {
             return !reads;
         }
         let Some(readings) = readings(path) else { return true };
+        // An overlong slash or dot that only shows after the second decoding.
+        if readings.iter().any(|reading| std::str::from_utf8(reading).is_err()) {
+            return true;
+        }
         let named = |patterns: &[Pattern], reading: &[u8]| {
             patterns.iter().any(|pattern| pattern.names(method, reading))
         };
@@ -81,7 +87,7 @@ impl Rules {
         }
         let other_paths = headers.iter().filter(|(name, _)| is_one_of(name.as_str(), &OTHER_PATH));
         other_paths.into_iter().any(|(_, value)| match value.to_str() {
-            Ok(path) => self.mutates(method, path),
+            Ok(path) => path::check(path).is_err() || self.mutates(method, path),
             Err(_) => true,
         })
     }

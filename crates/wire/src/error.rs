@@ -83,6 +83,8 @@ codes! {
     InvalidParams = "invalid_params",
     /// A page cursor that this server did not give.
     InvalidCursor = "invalid_cursor",
+    /// Through a node: the path does not decode to a text.
+    InvalidPath = "invalid_path",
     /// Nobody holds the key under that lease.
     LeaseRequired = "lease_required",
     LeaseExpired = "lease_expired",

@@ -72,6 +72,9 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let upgrade =
         Request::get("/v1/jobs").header("connection", "upgrade").header("upgrade", "websocket");
     node.call(&upgrade).refused(501, "upgrade_unsupported");
+    for path in ["/v1/jobs/%c0%af", "/v1/jobs/%", "/v1/jobs/a%00"] {
+        node.call(&Request::get(path)).refused(400, "invalid_path");
+    }
 }
 
 #[test]

@@ -337,6 +337,7 @@ impl Class {
             | C::ExpectedSha256Mismatch
             | C::IdempotencyKeyReused
             | C::NotFound
+            | C::InvalidPath
             | C::MethodNotAllowed => Self::Invalid,
             C::NamespaceForbidden
             | C::InvalidNamespaceClaims

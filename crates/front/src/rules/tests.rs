@@ -100,6 +100,18 @@ fn a_request_that_may_stand_for_another_is_a_change() {
     assert!(!changes(&rules, "GET", "/a", &[("x-original-url", "/b")]));
 }
 
+/// A server that decodes twice and takes what comes out for UTF-8 without looking.
+#[test]
+fn an_overlong_slash_behind_two_encodings_is_a_change() {
+    let rules = rules(&["GET /admin/flush"], &["POST /find/*"]);
+    for path in ["/admin%25c0%25afflush", "/x/%25c0%25ae%25c0%25ae/admin/flush"] {
+        assert!(changes(&rules, "GET", path, &[]), "{path}");
+    }
+    assert!(changes(&rules, "POST", "/find/%25c0%25ae%25c0%25ae", &[]));
+    assert!(changes(&rules, "GET", "/a", &[("x-original-url", "/admin%c0%afflush")]));
+    assert!(!changes(&rules, "GET", "/caf%25C3%25A9", &[]));
+}
+
 /// Ways to write a path differently.
 #[derive(Clone, Copy, Debug)]
 enum Disguise {

@@ -1,5 +1,6 @@
 //! What reaches the controller and comes back, byte for byte.
 
+use futures_util::FutureExt as _;
 use http::Method;
 
 use crate::controller::Script;
@@ -18,7 +19,7 @@ async fn paths_are_carried_as_they_are_written() {
         "/a?b=c&d=%20+e?/",
         "//a//b/",
         "/a/../b/./c/..",
-        "/%2F%2f%2e%2E/%zz/%",
+        "/%2F%2f%2e%2E/%25zz/%25",
         "/a;v=1/b;w?x;y",
         "/a\\b|c^d",
         "/role/../role",
@@ -250,4 +251,43 @@ async fn connections_are_not_turned_into_something_else() {
     let head = line.head().await;
     assert!(head.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{head}");
     assert_eq!(stand.ask(Method::GET, "/role").await.status, 200);
+}
+
+/// A slash, a dot and a line end as decoders have read them that did not check what they read.
+#[tokio::test]
+async fn a_path_that_does_not_decode_is_refused_and_not_passed_on() {
+    let script = Script::start().await;
+    let stand = Stand::before(script.address).await;
+    stand.lead();
+    for path in [
+        "/a%c0%af..%c0%afadmin",
+        "/a/%c0%ae%c0%ae/admin",
+        "/a/%e0%80%af",
+        "/a/%f0%80%80%af",
+        "/a/%ff",
+        "/a/%c3",
+        "/a/%ed%a0%80",
+        "/a/%f5%80%80%80",
+        "/a/%",
+        "/a/%4",
+        "/a/%zz",
+        "/a/%u002e",
+        "/a/x%00.png",
+        "/ha/%c0%af",
+    ] {
+        for method in ["GET", "POST"] {
+            let mut line = stand.connect().await;
+            let request =
+                format!("{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n");
+            line.write(&request).await;
+            let head = line.head().await;
+            assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{path}: {head}");
+            assert!(head.contains("x-node-id: n1"), "{path}: {head}");
+            let body = line.until("}").await;
+            assert!(body.contains("\"error\":\"invalid_path\""), "{path}: {body}");
+        }
+    }
+    assert!(script.accept().now_or_never().is_none(), "the controller has heard of none of it");
+    let answer = stand.ask(Method::GET, "/ha/caf%C3%A9%2F%25").await;
+    assert_eq!((answer.status, &answer.body[..]), (200, &b"other"[..]));
 }

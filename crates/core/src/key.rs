@@ -1,15 +1,18 @@
 //! Names of keys. [`KeyName::parse`] is the only way to one, so nothing below ever validates a
 //! name again. Names are lower-cased: `Orders` and `orders` are the same key.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::limits::{COMPONENT_BYTES_MAX, KEY_BYTES_MAX};
 use crate::queue;
 
 /// A key in its namespace, written `namespace/key`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyName {
+    /// Where the namespace ends follows from it, so it alone decides about equality and order.
     full: Arc<str>,
     namespace_len: usize,
 }
@@ -109,6 +112,19 @@ pub fn parse_namespace(namespace: &str) -> Result<String, NameRefused> {
 pub(crate) fn is_component(text: &str) -> bool {
     (1..=COMPONENT_BYTES_MAX).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// Keys are found by the text that [`KeyName::as_str`] gives, and between two texts.
+impl Borrow<str> for KeyName {
+    fn borrow(&self) -> &str {
+        &self.full
+    }
+}
+
+impl Hash for KeyName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.full.hash(state);
+    }
 }
 
 impl fmt::Display for KeyName {

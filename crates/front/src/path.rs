@@ -46,7 +46,7 @@ mod tests {
 
     /// The code point in so many bytes, whether it needs them or not.
     fn encoded(code: u32, length: usize) -> Vec<u8> {
-        let tail = |index: usize| 0x80 | u8::try_from(code >> (6 * index) & 0x3f).unwrap();
+        let tail = |index: usize| 0x80 | u8::try_from((code >> (6 * index)) & 0x3f).unwrap();
         let lead = [0, 0xc0, 0xe0, 0xf0][length - 1];
         let high = u8::try_from(code >> (6 * (length - 1))).unwrap();
         let mut bytes = vec![lead | high];

@@ -4,7 +4,7 @@
 //! that cannot be read spoils them all: nobody can know what it was meant to restrict.
 //! Which access an endpoint needs is for the server to say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::identity::after_scheme;
@@ -44,6 +44,13 @@ pub struct Claim {
 pub enum Claims {
     Granted(Grants),
     Malformed(ClaimFault),
+}
+
+/// A set of namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    AllBut(BTreeSet<String>),
+    Only(BTreeSet<String>),
 }
 
 /// Claims that could be read.
@@ -182,6 +189,17 @@ impl Claims {
         }
     }
 
+    /// The namespaces that the operation may touch. Malformed claims allow none.
+    #[must_use]
+    pub fn namespaces(&self, access: Access) -> Namespaces {
+        let Self::Granted(grants) = self else { return Namespaces::Only(BTreeSet::new()) };
+        let everywhere = grants.everywhere.is_some_and(|permission| permission.allows(access));
+        let named = grants.namespaces.iter();
+        let differing = named.filter(|(_, permission)| permission.allows(access) != everywhere);
+        let differing = differing.map(|(namespace, _)| namespace.clone()).collect();
+        if everywhere { Namespaces::AllBut(differing) } else { Namespaces::Only(differing) }
+    }
+
     /// Whether every namespace may be read and written: by the claim on `ALL`, with no weaker
     /// claim on any namespace.
     #[must_use]
@@ -202,6 +220,16 @@ impl Claims {
         match self {
             Self::Granted(grants) => grants.iter().map(|claim| claim.to_string()).collect(),
             Self::Malformed(_) => Vec::new(),
+        }
+    }
+}
+
+impl Namespaces {
+    #[must_use]
+    pub fn contains(&self, namespace: &str) -> bool {
+        match self {
+            Self::AllBut(without) => !without.contains(namespace),
+            Self::Only(with) => with.contains(namespace),
         }
     }
 }
@@ -310,6 +338,27 @@ mod tests {
         assert!(!claims(&uris).all_rw());
         assert!(claims(&["lockd://ns/ALL?perm=rw", "lockd://ns/orders?perm=rw"]).all_rw());
         check(&["lockd://ns/ALL?perm=r", "lockd://ns/orders?perm=rw"], "orders", "arwb");
+    }
+
+    #[test]
+    fn the_namespaces_of_an_access_are_those_it_is_allowed_in() {
+        for uris in [
+            &["lockd://ns/a?perm=r", "lockd://ns/b?perm=w", "lockd://ns/c?perm=rw"][..],
+            &["lockd://ns/ALL?perm=rw", "lockd://ns/a?perm=r", "lockd://ns/b?perm=w"],
+            &["lockd://ns/ALL?perm=r", "lockd://ns/a?perm=w", "lockd://ns/b?perm=rw"],
+            &["lockd://ns/ALL?perm=w", "lockd://ns/c?perm=r"],
+            &["lockd://ns/a/b"],
+            &[],
+        ] {
+            let claims = claims(uris);
+            for access in [Access::Any, Access::Read, Access::Write, Access::ReadWrite] {
+                let namespaces = claims.namespaces(access);
+                for name in ["a", "b", "c", "d"] {
+                    let allowed = claims.allows(name, access);
+                    assert_eq!(namespaces.contains(name), allowed, "{uris:?} {access:?} {name}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod fixture;
 pub use bootstrap::bootstrap;
 pub use bundle::{Bundle, CaBundle, ClientBundle, Leaf, ServerBundle};
 pub use certificate::Certificate;
-pub use claims::{Access, Claim, Claims, Grants, Permission};
+pub use claims::{Access, Claim, Claims, Grants, Namespaces, Permission};
 pub use credentials::{Admitted, Credentials, LiveCredentials, Trust};
 pub use error::{BundleError, BundleFault, FileError, IssueError, TlsError};
 pub use identity::{NoIdentity, Peer, Role};

@@ -6,6 +6,7 @@ pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod call;
 mod coordinator;
+mod cursor;
 pub(crate) mod delivery;
 mod error;
 mod lease;

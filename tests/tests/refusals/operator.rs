@@ -55,9 +55,11 @@ pub(super) fn operator_rows(table: &mut Table) {
             namespaces(table, listing, &Request::get(listing));
         }
     }
-    for cursor in ["alone", "a/b//c", ".ha/x"] {
-        let request = Request::get(path::LEASES).query("cursor", cursor);
-        table.bad(format!("leases: cursor {cursor}"), request, ErrorCode::InvalidCursor);
+    for listing in [path::LEASES, path::KEYS, path::NAMESPACES, path::QUEUES, path::TXNS] {
+        for cursor in ["alone", "default/k", "a/b//c", ".ha/x", "AQ"] {
+            let request = Request::get(listing).query("cursor", cursor);
+            table.bad(format!("{listing}: cursor {cursor}"), request, ErrorCode::InvalidCursor);
+        }
     }
     namespaces(table, "watch", &Request::get(path::WATCH));
     for key in BAD_KEYS {

@@ -78,17 +78,23 @@ impl LiveTable {
         self.inner.lock().by_key.get(key).map(|live| live.lease.txn)
     }
 
-    /// A page of leases in key order, after `after`, whose full name starts with `prefix`.
+    /// A page of leases in key order, after `after`, whose full name starts with `prefix` and
+    /// which are `shown`.
     pub(crate) fn page(
         &self,
         prefix: &str,
         after: Option<&KeyName>,
         limit: usize,
+        shown: impl Fn(&KeyName, &Live) -> bool,
     ) -> Vec<(KeyName, Live)> {
+        let start = match after.map(KeyName::as_str) {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            Some(_) | None => Bound::Included(prefix),
+        };
         let inner = self.inner.lock();
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let rest = inner.by_key.range::<KeyName, _>((start, Bound::Unbounded));
-        rest.filter(|(key, _)| key.as_str().starts_with(prefix))
+        let rest = inner.by_key.range::<str, _>((start, Bound::Unbounded));
+        rest.take_while(|(key, _)| key.as_str().starts_with(prefix))
+            .filter(|(key, live)| shown(key, live))
             .take(limit)
             .map(|(key, live)| (key.clone(), live.clone()))
             .collect()
@@ -279,7 +285,7 @@ mod tests {
         table.follow(&key("a"), &KeyRecord::default());
         assert_eq!(table.len(), 0);
         assert_eq!(table.key_of(&LeaseId::new("1")), Some(key("a")));
-        assert!(table.page("", None, 9).is_empty());
+        assert!(table.page("", None, 9, |_, _| true).is_empty());
         assert_eq!(table.take_due(at(99), 9), []);
     }
 
@@ -302,11 +308,11 @@ mod tests {
     #[test]
     fn pages_follow_the_order_of_keys() {
         let table = LiveTable::default();
-        for name in ["a/1", "a/2", "b"] {
+        for name in ["a/0", "a/1", "a/2", "b"] {
             table.follow(&key(name), &held(name, 10));
         }
         let names = |after: Option<&KeyName>, limit| {
-            let page = table.page("default/a", after, limit);
+            let page = table.page("default/a", after, limit, |key, _| key.key() != "a/0");
             page.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
         };
         assert_eq!(names(None, 1), [key("a/1")]);

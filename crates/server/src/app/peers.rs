@@ -240,7 +240,7 @@ impl App {
         let journal = &self.records.journal;
         if are_there != journal.is_read.swap(are_there, Ordering::Relaxed) && are_there {
             // What was held before anybody read.
-            for (key, live) in self.records.live.page("", None, ENTRIES_MAX / 2) {
+            for (key, live) in self.records.live.page("", None, ENTRIES_MAX / 2, |_, _| true) {
                 let fence = Fence(live.token);
                 let record = KeyRecord { fence, lease: Some(live.lease), ..KeyRecord::default() };
                 journal.add(entry(&self.records, &key, &record, false, Vec::new()));

@@ -2,10 +2,11 @@
 //! `router`; its role is checked before the handler runs, its namespace when the handler has read
 //! the request. Without mutual TLS there are no identities, and everything is allowed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::StatusCode;
-use lockd_pki::{Access, Admitted, Claims, Role};
+use lockd_pki::{Access, Admitted, Claims, Namespaces, Role};
 use lockd_wire::ErrorCode;
 
 use super::error::ApiError;
@@ -147,6 +148,14 @@ pub(super) fn permit(who: &Who, namespace: &str, access: Access) -> Result<(), A
 /// Whether the caller may read and write every namespace.
 pub(super) fn permit_everywhere(who: &Who) -> Result<(), ApiError> {
     who.as_ref().map_or(Ok(()), |who| everywhere(who))
+}
+
+/// The namespaces in which the caller may do this.
+pub(super) fn namespaces(who: &Who, access: Access) -> Namespaces {
+    match who {
+        Some(who) => who.peer.claims.namespaces(access),
+        None => Namespaces::AllBut(BTreeSet::new()),
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use lockd_core::ids::LeaseId;
 use lockd_core::key::KeyName;
 use lockd_core::queue::{self, QueueName, Role};
-use lockd_pki::Access;
+use lockd_pki::{Access, Namespaces};
 use lockd_wire::{ErrorCode, header as names};
 
 use super::auth::{self, Right, Who};
@@ -111,6 +111,11 @@ impl Call {
     /// Whether the caller may read and write every namespace.
     pub(super) fn permit_everywhere(&self) -> Result<(), ApiError> {
         auth::permit_everywhere(&self.who)
+    }
+
+    /// The namespaces that the caller may read.
+    pub(super) fn readable(&self) -> Namespaces {
+        auth::namespaces(&self.who, Access::Read)
     }
 
     /// Whether the caller has any claim on this namespace.

@@ -1,28 +1,20 @@
-//! Listings: live leases, keys, namespaces. Pages are joined by cursors that name the last entry.
+//! Listings: live leases, keys, namespaces. What the caller may not see is left out before a page
+//! is cut, so that a page and its cursor say nothing about it.
 
+use lockd_core::key::{self, KeyName};
 use lockd_wire::ErrorBody;
 use lockd_wire::admin::{KeyView, KeysReply, NamespacesReply};
 use lockd_wire::lease::{LeaseView, LeasesReply};
 
 use super::body::{Body, Response};
 use super::call::Call;
+use super::cursor::Listing;
 use super::error::ApiError;
 use super::reply;
-use super::request::Params;
 use crate::app::list::PageAsk;
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
-
-fn page_ask(params: &Params<'_>) -> Result<PageAsk, ApiError> {
-    let lower = |name| params.get(name).map(str::to_ascii_lowercase);
-    Ok(PageAsk {
-        namespace: lower("namespace"),
-        prefix: lower("prefix").unwrap_or_default(),
-        after: lower("cursor"),
-        limit: params.limit(PAGE_DEFAULT, PAGE_MAX)?,
-    })
-}
 
 /// Live leases with holder, token, age, time left and how many wait.
 #[utoipa::path(
@@ -39,13 +31,19 @@ fn page_ask(params: &Params<'_>) -> Result<PageAsk, ApiError> {
 )]
 pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError> {
     let app = &call.api.app;
-    let ask = page_ask(&call.params())?;
-    if let Some(namespace) = &ask.namespace {
+    let params = call.params();
+    let lower = |name| params.get(name).map(str::to_ascii_lowercase);
+    let (namespace, prefix) = (lower("namespace"), lower("prefix").unwrap_or_default());
+    if let Some(namespace) = &namespace {
         call.permit(namespace)?;
     }
-    let (rows, more) = app.leases(&ask)?;
+    let listing = Listing::new("leases", [namespace.as_deref().unwrap_or_default(), &prefix]);
+    let after = listing.last(params.get("cursor"), |last| KeyName::parse_full(&last).ok())?;
+    let limit = params.limit(PAGE_DEFAULT, PAGE_MAX)?;
+    let ask = PageAsk { namespace: namespace.clone(), prefix: prefix.clone(), after, limit };
+    let page = app.leases(&ask, &call.readable())?;
     let now = app.clock().now();
-    let next_cursor = more.map(|key| key.to_string());
+    let next_cursor = page.end().map(|row| listing.cursor(row.key.as_str()));
     let view = |row: &crate::app::list::LeaseRow| {
         let lease = &row.live.lease;
         let remaining = lease.expires.remaining(now);
@@ -61,8 +59,7 @@ pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError
             waiters: row.waiters as u64,
         }
     };
-    let shown = rows.iter().filter(|row| call.permit(row.key.namespace()).is_ok());
-    Ok(reply::ok(&LeasesReply { leases: shown.map(view).collect(), next_cursor }))
+    Ok(reply::ok(&LeasesReply { leases: page.rows.iter().map(view).collect(), next_cursor }))
 }
 
 /// Keys of a namespace.
@@ -79,13 +76,20 @@ pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError
 )]
 pub(super) async fn keys(call: Call, _body: Body) -> Result<Response, ApiError> {
     let app = &call.api.app;
-    let ask = page_ask(&call.params())?;
-    call.permit(app.namespace(ask.namespace.as_deref()))?;
-    let keys = app.keys(&ask).await?;
+    let params = call.params();
+    let lower = |name| params.get(name).map(str::to_ascii_lowercase);
+    let namespace = key::parse_namespace(app.namespace(params.get("namespace")))?;
+    let prefix = lower("prefix").unwrap_or_default();
+    call.permit(&namespace)?;
+    let listing = Listing::new("keys", [&namespace, &prefix]);
+    let fits = |last: &String| last.starts_with(&prefix);
+    let after = listing.last(params.get("cursor"), |last| Some(last).filter(fits))?;
+    let limit = params.limit(PAGE_DEFAULT, PAGE_MAX)?;
+    let (of, start) = (Some(namespace.clone()), prefix.clone());
+    let page = app.keys(&PageAsk { namespace: of, prefix: start, after, limit }).await?;
     let now = app.clock().now();
-    let full = keys.len() == ask.limit;
-    let next_cursor = keys.last().filter(|_| full).map(|(key, _)| key.key().to_owned());
-    let views = keys.iter().map(|(key, record)| KeyView {
+    let next_cursor = page.end().map(|(key, _)| listing.cursor(key.key()));
+    let views = page.rows.iter().map(|(key, record)| KeyView {
         key: key.key().to_owned(),
         version: record.version.0,
         fencing_token: record.fence.0,
@@ -94,7 +98,6 @@ pub(super) async fn keys(call: Call, _body: Body) -> Result<Response, ApiError> 
         updated_at_unix_ms: record.updated_at.0,
         held: record.live_lease(now).is_some(),
     });
-    let namespace = app.namespace(ask.namespace.as_deref()).to_owned();
     Ok(reply::ok(&KeysReply { namespace, keys: views.collect(), next_cursor }))
 }
 
@@ -105,11 +108,12 @@ pub(super) async fn keys(call: Call, _body: Body) -> Result<Response, ApiError> 
     responses((status = 200, description = "A page in order", body = NamespacesReply))
 )]
 pub(super) async fn namespaces(call: Call, _body: Body) -> Result<Response, ApiError> {
-    let ask = page_ask(&call.params())?;
-    let namespaces = call.api.app.namespaces(ask.after.as_deref(), ask.limit).await?;
-    let full = namespaces.len() == ask.limit;
-    let next_cursor = namespaces.last().filter(|_| full).cloned();
-    // Those of others are not named.
-    let namespaces = namespaces.into_iter().filter(|name| call.permit(name).is_ok()).collect();
-    Ok(reply::ok(&NamespacesReply { namespaces, next_cursor }))
+    let params = call.params();
+    let listing = Listing::new("namespaces", ["", ""]);
+    let parse = |last: String| key::parse_namespace(&last).ok();
+    let after = listing.last(params.get("cursor"), parse)?;
+    let limit = params.limit(PAGE_DEFAULT, PAGE_MAX)?;
+    let page = call.api.app.namespaces(after.as_deref(), limit, &call.readable()).await?;
+    let next_cursor = page.end().map(|last| listing.cursor(last));
+    Ok(reply::ok(&NamespacesReply { namespaces: page.rows, next_cursor }))
 }

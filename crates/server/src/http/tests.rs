@@ -2,6 +2,7 @@
 //! entrance, certificates as they are after a handshake.
 
 mod rights;
+mod tenants;
 
 use std::sync::{Arc, LazyLock};
 

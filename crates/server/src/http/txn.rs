@@ -12,9 +12,11 @@ use lockd_wire::{ErrorBody, ErrorCode};
 
 use super::body::{Body, Response};
 use super::call::Call;
+use super::cursor::Listing;
 use super::error::ApiError;
 use super::reply;
 use super::request::{self, COMMAND_BYTES_MAX, bad};
+use crate::app::list::Page;
 use crate::app::txn as app;
 use crate::app::{Refused, TxnRefused};
 
@@ -214,10 +216,12 @@ pub(super) async fn replay(call: Call, body: Body) -> Result<Response, ApiError>
 pub(super) async fn txns(call: Call, _body: Body) -> Result<Response, ApiError> {
     let params = call.params();
     let limit = params.limit(PAGE_DEFAULT, PAGE_MAX)?;
-    let page = call.api.app.txns(params.get("cursor"), limit).await?;
-    let full = page.len() == limit;
-    let next_cursor = page.last().filter(|_| full).map(|last| last.txn.as_str().to_owned());
-    Ok(reply::ok(&TxnsReply { txns: page.iter().map(view).collect(), next_cursor }))
+    let listing = Listing::new("txns", ["", ""]);
+    let after = listing.last(params.get("cursor"), |last| TxnId::parse(&last).ok())?;
+    let after = after.as_ref().map(TxnId::as_str);
+    let page = Page::of(call.api.app.txns(after, limit + 1).await?, limit);
+    let next_cursor = page.end().map(|last| listing.cursor(last.txn.as_str()));
+    Ok(reply::ok(&TxnsReply { txns: page.rows.iter().map(view).collect(), next_cursor }))
 }
 
 /// One transaction whole.

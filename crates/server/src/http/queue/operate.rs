@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, header};
 use lockd_core::message::Place;
-use lockd_core::queue::MessageId;
+use lockd_core::queue::{MessageId, QueueName};
 use lockd_core::time::UnixMillis;
 use lockd_store::StoreError;
 use lockd_wire::queue::{
@@ -18,11 +18,13 @@ use lockd_wire::{ErrorBody, ErrorCode};
 
 use super::deliver::raw;
 use super::set_type;
+use crate::app::list::Page;
 use crate::app::queue::board::{Bookmark, Shelf};
 use crate::app::queue::look::{self, Seen};
 use crate::app::queue::tidy::{Deed, Meant};
 use crate::http::body::{Body, Response};
 use crate::http::call::Call;
+use crate::http::cursor::Listing;
 use crate::http::error::ApiError;
 use crate::http::multipart::message_id;
 use crate::http::reply;
@@ -148,21 +150,24 @@ async fn shelf(call: Call, body: Body, shelf: Shelf) -> Result<Response, ApiErro
     let (ask, _) = request::json::<PeekRequest>(app, body, COMMAND_BYTES_MAX).await?;
     let queue = call.queue(ask.namespace.as_deref(), Some(&ask.queue))?;
     let limit = usize::try_from(ask.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX)).unwrap_or(1);
-    let after = ask.cursor.as_deref().map(parse_bookmark).transpose()?;
+    let name = match shelf {
+        Shelf::Queued => "peek",
+        Shelf::Dead => "dlq",
+    };
+    let listing = Listing::new(name, [queue.namespace(), queue.queue()]);
+    let after = listing.last(ask.cursor.as_deref(), |last| parse_bookmark(&last))?;
     let (views, next) = app.shelf(&queue, shelf, after, limit).await?;
     Ok(reply::ok(&PeekReply {
         namespace: queue.namespace().to_owned(),
         queue: queue.queue().to_owned(),
         messages: views.into_iter().map(view).collect(),
-        next_cursor: next.map(|(at, id)| format!("{at}-{id}")),
+        next_cursor: next.map(|(at, id)| listing.cursor(&format!("{at}-{id}"))),
     }))
 }
 
-fn parse_bookmark(text: &str) -> Result<Bookmark, ApiError> {
-    let parsed = text
-        .split_once('-')
-        .and_then(|(at, id)| Some((at.parse().ok()?, MessageId::parse(id).ok()?)));
-    parsed.ok_or_else(|| bad(ErrorCode::InvalidCursor, "cursor comes from the answer before"))
+fn parse_bookmark(text: &str) -> Option<Bookmark> {
+    let (at, id) = text.split_once('-')?;
+    Some((at.parse().ok()?, MessageId::parse(id).ok()?))
 }
 
 fn view(seen: look::MessageView) -> MessageView {
@@ -291,9 +296,12 @@ pub(in crate::http) async fn queues(call: Call, _body: Body) -> Result<Response,
     let namespace = lockd_core::key::parse_namespace(app.namespace(params.get("namespace")))?;
     call.permit(&namespace)?;
     let limit = params.limit(100, 1_000)?;
-    let after = params.get("cursor").map(str::to_ascii_lowercase);
-    let queues =
-        app.queues(&namespace, after.as_deref(), limit).await.map_err(crate::app::Refused::from)?;
-    let next_cursor = queues.last().filter(|_| queues.len() == limit).cloned();
-    Ok(reply::ok(&QueuesReply { namespace, queues, next_cursor }))
+    let listing = Listing::new("queues", [&namespace, ""]);
+    let parse = |last: String| QueueName::parse(&namespace, &last).ok();
+    let after = listing.last(params.get("cursor"), parse)?;
+    let after = after.as_ref().map(QueueName::queue);
+    let queues = app.queues(&namespace, after, limit + 1).await;
+    let page = Page::of(queues.map_err(crate::app::Refused::from)?, limit);
+    let next_cursor = page.end().map(|last| listing.cursor(last));
+    Ok(reply::ok(&QueuesReply { namespace, queues: page.rows, next_cursor }))
 }

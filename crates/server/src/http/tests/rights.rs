@@ -10,7 +10,7 @@ use crate::http::router::ROUTES;
 
 /// What the caller of a route must have, for the namespace `a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Needs {
+pub(super) enum Needs {
     Nothing,
     /// Any claim at all; the answer shows only what the claims allow to see.
     Claims,
@@ -26,10 +26,13 @@ enum Needs {
     Server,
 }
 
-use Needs::*;
+use Needs::{
+    Claims, Coordinator, CoordinatorEverything, CoordinatorRw, Everything, Nothing, R, Rw, Server,
+    W,
+};
 
-fn post(path: &str, body: Value) -> Ask {
-    Ask::new("POST", path).json(&body)
+fn post(path: &str, body: &Value) -> Ask {
+    Ask::new("POST", path).json(body)
 }
 
 fn under_lease(method: &'static str, path: &str) -> Ask {
@@ -39,23 +42,18 @@ fn under_lease(method: &'static str, path: &str) -> Ask {
         .with("x-fencing-token", "1")
 }
 
-fn message(more: Value) -> Value {
-    let mut body = json!({
-        "namespace": "a", "queue": "q", "lease_id": "l",
-        "message_id": "00000000000000000000",
-    });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
+fn message() -> Value {
+    json!({"namespace": "a", "queue": "q", "lease_id": "l", "message_id": TXN})
 }
 
 fn consumer() -> Value {
     json!({"namespace": "a", "queue": "q", "owner": "o", "wait_seconds": -1})
 }
 
-const TXN: &str = "00000000000000000000";
+pub(super) const TXN: &str = "00000000000000000000";
 
 /// A request about the namespace `a` for every route and method, and what it needs.
-fn cases() -> Vec<(Needs, Ask)> {
+pub(super) fn cases() -> Vec<(Needs, Ask)> {
     let mut all = leases_and_documents();
     all.extend(queues());
     all.extend(operators());
@@ -73,9 +71,9 @@ fn leases_and_documents() -> Vec<(Needs, Ask)> {
     let mutate = json!({"mutations": ["/n=1"]});
     let hidden = json!({"query_hidden": true});
     vec![
-        (W, post(path::ACQUIRE, acquire)),
-        (W, post(path::KEEPALIVE, lease).with("x-fencing-token", "1")),
-        (W, post(path::RELEASE, release).with("x-fencing-token", "1")),
+        (W, post(path::ACQUIRE, &acquire)),
+        (W, post(path::KEEPALIVE, &lease).with("x-fencing-token", "1")),
+        (W, post(path::RELEASE, &release).with("x-fencing-token", "1")),
         (R, under_lease("POST", path::GET)),
         (R, Ask::new("POST", format!("{}?namespace=a&key=k&public=1", path::GET))),
         (R, under_lease("POST", path::GET_STATE)),
@@ -85,7 +83,7 @@ fn leases_and_documents() -> Vec<(Needs, Ask)> {
         (W, under_lease("POST", path::METADATA).json(&hidden)),
         (W, under_lease("POST", path::REMOVE)),
         (R, Ask::new("GET", format!("{}?namespace=a&key=k", path::DESCRIBE))),
-        (R, post(path::READ, json!({"namespace": "a", "keys": ["k"]}))),
+        (R, post(path::READ, &json!({"namespace": "a", "keys": ["k"]}))),
         (W, under_lease("POST", path::ATTACHMENTS)),
         (R, under_lease("GET", path::ATTACHMENTS)),
         (R, Ask::new("GET", format!("{}?namespace=a&key=k&public=1", path::ATTACHMENTS))),
@@ -104,21 +102,21 @@ fn queues() -> Vec<(Needs, Ask)> {
     vec![
         (W, enqueue),
         // Consuming shows payloads and changes the queue.
-        (Rw, post(path::QUEUE_DEQUEUE, consumer())),
-        (Rw, post(path::QUEUE_DEQUEUE_STATE, consumer())),
-        (Rw, post(path::QUEUE_SUBSCRIBE, consumer())),
-        (Rw, post(path::QUEUE_SUBSCRIBE_STATE, consumer())),
-        (W, post(path::QUEUE_ACK, message(json!({})))),
-        (W, post(path::QUEUE_NACK, message(json!({})))),
-        (W, post(path::QUEUE_EXTEND, message(json!({})))),
-        (R, post(path::QUEUE_WATCH, queue())),
-        (R, post(path::QUEUE_STATS, queue())),
-        (R, post(path::QUEUE_PEEK, queue())),
+        (Rw, post(path::QUEUE_DEQUEUE, &consumer())),
+        (Rw, post(path::QUEUE_DEQUEUE_STATE, &consumer())),
+        (Rw, post(path::QUEUE_SUBSCRIBE, &consumer())),
+        (Rw, post(path::QUEUE_SUBSCRIBE_STATE, &consumer())),
+        (W, post(path::QUEUE_ACK, &message())),
+        (W, post(path::QUEUE_NACK, &message())),
+        (W, post(path::QUEUE_EXTEND, &message())),
+        (R, post(path::QUEUE_WATCH, &queue())),
+        (R, post(path::QUEUE_STATS, &queue())),
+        (R, post(path::QUEUE_PEEK, &queue())),
         (R, Ask::new("GET", payload)),
-        (Rw, post(path::QUEUE_PURGE, queue())),
-        (R, post(path::QUEUE_DLQ, queue())),
-        (Rw, post(path::QUEUE_DLQ_REDRIVE, all.clone())),
-        (Rw, post(path::QUEUE_DLQ_DELETE, all)),
+        (Rw, post(path::QUEUE_PURGE, &queue())),
+        (R, post(path::QUEUE_DLQ, &queue())),
+        (Rw, post(path::QUEUE_DLQ_REDRIVE, &all)),
+        (Rw, post(path::QUEUE_DLQ_DELETE, &all)),
         (R, Ask::new("GET", format!("{}?namespace=a", path::QUEUES))),
     ]
 }
@@ -130,17 +128,17 @@ fn operators() -> Vec<(Needs, Ask)> {
     vec![
         (R, get(path::LEASES)),
         (Claims, Ask::new("GET", path::LEASES)),
-        (Rw, post(path::LEASES_REVOKE, revoke)),
+        (Rw, post(path::LEASES_REVOKE, &revoke)),
         (R, get(path::KEYS)),
         (Claims, Ask::new("GET", path::NAMESPACES)),
         (R, get(path::WATCH)),
         (R, Ask::new("GET", format!("{}?namespace=a&key=k", path::WATCH))),
         (Everything, Ask::new("POST", path::BACKUP)),
         (R, get(path::QUERY)),
-        (R, post(path::QUERY, named())),
-        (Rw, post(path::INDEX_FLUSH, named())),
+        (R, post(path::QUERY, &named())),
+        (Rw, post(path::INDEX_FLUSH, &named())),
         (Rw, get(path::NAMESPACE)),
-        (Rw, post(path::NAMESPACE, named())),
+        (Rw, post(path::NAMESPACE, &named())),
         (Nothing, Ask::new("GET", path::OPENAPI)),
         (Nothing, Ask::new("GET", path::HEALTHZ)),
         (Nothing, Ask::new("GET", path::READYZ)),
@@ -168,8 +166,8 @@ fn coordinators() -> Vec<(Needs, Ask)> {
     ];
     all.extend(servers.map(|path| (Server, Ask::new("POST", path))));
     for path in [path::TXN_DECIDE, path::TXN_COMMIT, path::TXN_ROLLBACK, path::TXN_REPLAY] {
-        all.push((CoordinatorRw, post(path, one.clone())));
-        all.push((CoordinatorEverything, post(path, bare.clone())));
+        all.push((CoordinatorRw, post(path, &one)));
+        all.push((CoordinatorEverything, post(path, &bare)));
     }
     all
 }

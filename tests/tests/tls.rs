@@ -139,46 +139,58 @@ fn a_bundle_from_elsewhere_reaches_the_server_under_any_name() {
     }
 }
 
-/// Certificates made by openssl under our CA, with extensions of the test's choice.
-fn forged(server: &Server, name: &str, extensions: &str) -> Elsewhere {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |file: &str| folder.path().join(file).display().to_string();
+/// A certificate and its key made by openssl, with extensions of the test's choice, in one text.
+fn signed(folder: &Path, name: &str, extensions: &str, ca: &Path) -> String {
+    let at = |kind: &str| folder.join(format!("{name}.{kind}")).display().to_string();
     std::fs::write(at("ext"), extensions).unwrap();
-    let ca = server.bundles().join("ca.pem").display().to_string();
-    let subject = format!("/CN={name}");
+    let (ca, subject) = (ca.display().to_string(), format!("/CN={name}"));
+    let (key, csr, ext, crt) = (at("key"), at("csr"), at("ext"), at("crt"));
+    let sign = ["x509", "-req", "-set_serial", "4711", "-days", "30", "-in", &csr, "-out", &crt];
+    let by = ["-CA", &ca, "-CAkey", &ca, "-extfile", &ext];
     for args in [
-        vec!["genpkey", "-algorithm", "ed25519", "-out", &at("key")],
-        vec!["req", "-new", "-key", &at("key"), "-subj", &subject, "-out", &at("csr")],
-        vec![
-            "x509",
-            "-req",
-            "-in",
-            &at("csr"),
-            "-CA",
-            &ca,
-            "-CAkey",
-            &ca,
-            "-set_serial",
-            "4711",
-            "-days",
-            "30",
-            "-extfile",
-            &at("ext"),
-            "-out",
-            &at("crt"),
-        ],
+        vec!["genpkey", "-algorithm", "ed25519", "-out", &key],
+        vec!["req", "-new", "-key", &key, "-subj", &subject, "-out", &csr],
+        [&sign[..], &by].concat(),
     ] {
         let done = Command::new("openssl").args(&args).output().expect("openssl can be started");
         assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
-    let text: String = ["crt", "key"]
-        .iter()
-        .map(|file| std::fs::read_to_string(at(file)).unwrap())
-        .chain([std::fs::read_to_string(&ca).unwrap()])
-        .collect();
+    [crt, key].map(|file| std::fs::read_to_string(file).unwrap()).concat()
+}
+
+/// A client made by openssl under our CA.
+fn forged(server: &Server, name: &str, extensions: &str) -> Elsewhere {
+    let folder = tempfile::tempdir().unwrap();
+    let ca = server.bundles().join("ca.pem");
+    let mut text = signed(folder.path(), name, extensions, &ca);
+    text.push_str(&std::fs::read_to_string(&ca).unwrap());
     let bundle = Elsewhere::sdk(server, "unused", &[]).bundle;
     std::fs::write(folder.path().join("client.pem"), text).unwrap();
     Elsewhere { folder, bundle }
+}
+
+#[test]
+fn a_client_of_a_sub_ca_is_refused_until_the_bundle_has_the_sub_ca() {
+    let server = Server::start(Options::secure());
+    let folder = tempfile::tempdir().unwrap();
+    let at = |file: &str| folder.path().join(file);
+    let constraints = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign";
+    let sub = signed(folder.path(), "sub", constraints, &server.bundles().join("ca.pem"));
+    std::fs::write(at("sub.pem"), sub).unwrap();
+    let intruder = "subjectAltName=URI:spiffe://lockd/tc/intruder,URI:lockd://ns/ALL?perm=rw\n\
+                    extendedKeyUsage=clientAuth";
+    let leaf = signed(folder.path(), "intruder", intruder, &at("sub.pem"));
+    let sub = std::fs::read_to_string(at("sub.crt")).unwrap();
+    std::fs::write(at("client.pem"), [leaf.as_str(), &sub].concat()).unwrap();
+    let answer = acquire(&server, &at("client.pem"), "k");
+    assert_eq!(answer.status, 0, "it came in: {}", answer.body);
+    eventually("the reason is logged", || server.log().contains("by an intermediate CA"));
+
+    let path = server.bundles().join("server.pem");
+    let mut bundle = std::fs::read_to_string(&path).unwrap();
+    bundle.push_str(&sub);
+    files::write(&path, &bundle, Existing::Replace).unwrap();
+    eventually("the bundle allows it", || acquire(&server, &at("client.pem"), "k").status == 200);
 }
 
 /// The SDK does not try again, and says whose certificate is at fault.
@@ -250,8 +262,10 @@ fn roles_and_claims_are_refused_with_their_own_codes() {
     let tc = server.bundles().join("tc-client.pem");
     let post: &[&str] = &["--data", "{}"];
     let acquire = r#"{"key":"k","owner":"o","ttl_seconds":5,"namespace":"stock"}"#;
+    let held = r#"{"key":"k","owner":"o","ttl_seconds":5,"namespace":"orders"}"#;
     for (bundle, path, args, status, code) in [
         (client.path(), "/v1/acquire", &["--data", acquire][..], 403, "namespace_forbidden"),
+        (client.path(), "/v1/acquire", &["--data", held], 403, "namespace_forbidden"),
         (client.path(), "/v1/get?key=k&public=1&namespace=stock", post, 403, "namespace_forbidden"),
         (client.path(), "/v1/get?key=k&public=1&namespace=orders", post, 204, ""),
         (client.path(), "/v1/keys?namespace=stock", &[], 403, "namespace_forbidden"),

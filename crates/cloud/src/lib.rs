@@ -13,6 +13,6 @@ mod xml;
 
 pub use double::{Double, Flaw, GcsDouble, S3Double, Upload};
 pub use op::{Counts, Op};
-pub use proxy::{Fault, Plan, Proxy};
+pub use proxy::{Dates, Fault, Plan, Proxy};
 pub use recorder::{Exchange, Recorder};
 pub use servers::{Azurite, Etcd, Moto, Postgres, Redis, ServerFiles, free_port};

@@ -1,24 +1,30 @@
 //! An HTTP/1.1 proxy in front of an object store, for the faults of networks and of large
 //! services: answers that get lost, errors about work that was done, requests that arrive late.
 
+mod dates;
 mod forward;
 mod plan;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{Method, Request, Response, StatusCode};
+use http::header::DATE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use crate::clock::http_date;
 use crate::op::{Counts, Op, Tally};
-use crate::serve::{Hangup, Service};
+use crate::serve::{ConnectionNumber, Hangup, Service};
 use crate::xml;
+use dates::Rule;
 pub(crate) use forward::Forward;
 use forward::Stream;
 use plan::Fate;
 
+pub use dates::Dates;
 pub use plan::{Fault, Plan};
 
 /// Ends, with all it carries and still holds, when it goes.
@@ -32,6 +38,7 @@ pub struct Proxy {
 struct Shared {
     forward: Forward,
     fate: Mutex<Fate>,
+    dates: Mutex<Rule>,
     tally: Tally,
     late: AtomicU64,
 }
@@ -48,6 +55,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             forward: Forward::to(upstream),
             fate: Mutex::new(Fate::new()),
+            dates: Mutex::new(Rule::new(Dates::Kept)),
             tally: Tally::default(),
             late: AtomicU64::new(0),
         });
@@ -69,6 +77,11 @@ impl Proxy {
     #[must_use]
     pub fn plan(&self) -> Plan {
         self.shared.fate.lock().plan
+    }
+
+    /// What becomes of the dates of all answers from now on.
+    pub fn set_dates(&self, dates: Dates) {
+        *self.shared.dates.lock() = Rule::new(dates);
     }
 
     /// Chance starts again from here. Which request meets which throw depends on their order.
@@ -98,8 +111,10 @@ impl Proxy {
         self.shared.forward.hold(false);
     }
 
-    /// No latency, no faults, nothing armed, nothing held. Requests already late stay so.
+    /// No latency, no faults, nothing armed, nothing held, dates as they are. Requests already late
+    /// stay so.
     pub fn heal(&self) {
+        self.set_dates(Dates::Kept);
         let mut fate = self.shared.fate.lock();
         fate.set_plan(Plan::default());
         fate.disarm();
@@ -141,21 +156,22 @@ async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Stream>, Hangup> {
     shared.tally.count(Op::of(request.method(), request.uri()));
+    let ConnectionNumber(connection) = request.extensions().get().copied().unwrap_or_default();
     let (fault, latency) = {
         let mut fate = shared.fate.lock();
         (fate.decide(&request), fate.plan.latency)
     };
     tokio::time::sleep(latency / 2).await;
-    let answer = match fault {
+    let mut answer = match fault {
         None => shared.forward.send(request).await?,
         Some(Fault::DropRequest) => return Err(Hangup),
         Some(Fault::DropAnswer) => {
-            finish(shared, request).await?;
+            finish(&shared, request).await?;
             return Err(Hangup);
         }
         Some(Fault::ErrorBefore(status)) => error(status),
         Some(Fault::ErrorAfter(status)) => {
-            finish(shared, request).await?;
+            finish(&shared, request).await?;
             error(status)
         }
         Some(Fault::Conflict) => {
@@ -165,6 +181,7 @@ async fn handle(
         Some(Fault::Late(by)) => {
             let whole = forward::whole(request).await?;
             shared.late.fetch_add(1, Ordering::SeqCst);
+            let shared = Arc::clone(&shared);
             tokio::spawn(async move {
                 tokio::time::sleep(by).await;
                 shared.forward.finish(whole).await.ok();
@@ -174,12 +191,15 @@ async fn handle(
         }
     };
     tokio::time::sleep(latency / 2).await;
+    let rule = *shared.dates.lock();
+    rule.apply(answer.headers_mut(), connection);
     Ok(answer)
 }
 
 /// Forwards to the end, also if the client leaves meanwhile.
-async fn finish(shared: Arc<Shared>, request: Request<Incoming>) -> Result<(), Hangup> {
+async fn finish(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<(), Hangup> {
     let whole = forward::whole(request).await?;
+    let shared = Arc::clone(shared);
     let work = tokio::spawn(async move { shared.forward.finish(whole).await });
     work.await.map_err(|_panicked| Hangup)?
 }
@@ -192,7 +212,9 @@ fn error(status: StatusCode) -> Response<Stream> {
     own(xml::error(status, code, "The proxy was told to fail this request."))
 }
 
-/// An answer of the proxy itself.
-fn own(answer: xml::Answer) -> Response<Stream> {
+/// An answer of the proxy itself, dated by this machine.
+fn own(mut answer: xml::Answer) -> Response<Stream> {
+    let now = HeaderValue::from_str(&http_date(Timestamp::now())).expect("a date");
+    answer.headers_mut().insert(DATE, now);
     answer.map(|body| body.map_err(|never| match never {}).boxed_unsync())
 }

@@ -15,6 +15,11 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
+/// Which connection of a service a request came on, in the order in which they were accepted; an
+/// extension of each request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionNumber(pub(crate) u64);
+
 /// Instead of an answer: the connection is closed.
 #[derive(Debug)]
 pub(crate) struct Hangup;
@@ -53,11 +58,19 @@ impl Service {
         let address = listener.local_addr().expect("an address");
         runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).expect("a listener");
+            let mut accepted = 0;
             while let Ok((stream, _)) = listener.accept().await {
                 stream.set_nodelay(true).ok();
-                let service = service_fn(handle.clone());
-                let connection =
-                    http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                let (number, handle) = (ConnectionNumber(accepted), handle.clone());
+                accepted += 1;
+                let service = service_fn(move |mut request: Request<Incoming>| {
+                    request.extensions_mut().insert(number);
+                    handle(request)
+                });
+                // Answers have the date that the handler gives them, or none.
+                let mut builder = http1::Builder::new();
+                let builder = builder.auto_date_header(false);
+                let connection = builder.serve_connection(TokioIo::new(stream), service);
                 tokio::spawn(async move {
                     // It fails when the client goes or when we hang up; both are daily business.
                     connection.await.ok();

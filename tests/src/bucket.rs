@@ -83,7 +83,12 @@ impl Bucket {
     /// How a server on this bucket is started.
     #[must_use]
     pub fn options(&self) -> Options {
-        let endpoint = self.proxy.endpoint();
+        self.options_at(&self.proxy.endpoint())
+    }
+
+    /// As [`Bucket::options`], for a server with a way of its own to the bucket.
+    #[must_use]
+    pub fn options_at(&self, endpoint: &str) -> Options {
         match &self.service {
             Service::Double(_) | Service::Moto(_) => {
                 let address = endpoint.trim_start_matches("http://");

@@ -154,13 +154,24 @@ impl Server {
     #[must_use]
     #[track_caller]
     pub fn start(options: Options) -> Self {
+        let mut server = Self::spawn(options);
+        server.await_start();
+        server
+    }
+
+    /// As [`Server::start`]; how it ended if it did not start.
+    #[track_caller]
+    pub fn try_start(options: Options) -> Result<Self, (ExitStatus, String)> {
+        let mut server = Self::spawn(options);
+        server.started_or_ended().map(|()| server)
+    }
+
+    fn spawn(options: Options) -> Self {
         let home = tempfile::tempdir().expect("a folder for the server");
         let (child, log) = spawn(&options, home.path());
         let nowhere = Place::Tcp(([127, 0, 0, 1], 0).into());
         let metrics = nowhere.clone();
-        let mut server = Self { options, child, log, place: nowhere, metrics, tunnel: None, home };
-        server.await_start();
-        server
+        Self { options, child, log, place: nowhere, metrics, tunnel: None, home }
     }
 
     /// A server with the usual settings and a store on disk.
@@ -282,6 +293,11 @@ impl Server {
         let (child, log) = spawn(&self.options, self.home.path());
         self.child = child;
         self.log = log;
+        self.started_or_ended()
+    }
+
+    #[track_caller]
+    fn started_or_ended(&mut self) -> Result<(), (ExitStatus, String)> {
         let mut ended = None;
         eventually("the server starts or ends", || {
             ended = self.child.try_wait().expect("a child of ours");

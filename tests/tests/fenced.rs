@@ -57,7 +57,7 @@ fn leader_record(world: &World, server: &Inside) -> KeyRecord {
     let name = Name::from("k/default/leader");
     let stored = server.runtime.block_on(world.store.load(&name)).expect("a store").expect("one");
     let start = Now { tick: Tick(0), wall: UnixMillis(0) };
-    let timeline = Timeline { boot: BootId(0), start, slack: Span::ZERO };
+    let timeline = Timeline { boot: BootId(0), start, slack: Some(Span::ZERO) };
     codec::decode(&stored.bytes, &timeline).expect("a record")
 }
 

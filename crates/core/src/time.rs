@@ -100,7 +100,8 @@ pub struct Timeline {
     /// is the latest that it can be by the clock that all have in common.
     pub start: Now,
     /// By how much less than that it may be: what others wrote is over only after this as well.
-    pub slack: Span,
+    /// `None` while the clock in common is not known: then nothing that others wrote is over.
+    pub slack: Option<Span>,
 }
 
 impl Timeline {
@@ -112,11 +113,15 @@ impl Timeline {
         if boot == self.boot {
             return stored;
         }
-        let until = stored.wall.plus(self.slack);
-        let most = ttl.0.saturating_add(self.slack.0);
+        let Some(slack) = self.slack else {
+            // It may just have begun, and is placed anew each time that it is read.
+            return Deadline { tick: self.start.tick.plus(ttl), wall: stored.wall };
+        };
+        let until = stored.wall.plus(slack);
+        let most = ttl.0.saturating_add(slack.0);
         let left = Span(until.0.saturating_sub(self.start.wall.0).min(most));
         let Deadline { tick, wall } = self.start.plus(left);
-        Deadline { tick, wall: UnixMillis(wall.0.saturating_sub(self.slack.0)) }
+        Deadline { tick, wall: UnixMillis(wall.0.saturating_sub(slack.0)) }
     }
 }
 
@@ -127,7 +132,7 @@ mod tests {
     const TIMELINE: Timeline = Timeline {
         boot: BootId(7),
         start: Now { tick: Tick(500), wall: UnixMillis(1_000_000) },
-        slack: Span::ZERO,
+        slack: Some(Span::ZERO),
     };
 
     fn stored(tick: u64, wall: u64) -> Deadline {
@@ -156,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_others_wrote_is_over_when_the_clock_in_common_is_sure_of_it() {
-        let timeline = Timeline { slack: Span(300), ..TIMELINE };
+        let timeline = Timeline { slack: Some(Span(300)), ..TIMELINE };
         let placed = timeline.place(stored(1, 1_010_000), BootId(6), Span(30_000));
         assert_eq!(placed, stored(10_800, 1_010_000), "later, but shown as it was");
         let over = timeline.place(stored(1, 999_700), BootId(6), Span(30_000));
@@ -165,6 +170,16 @@ mod tests {
         assert!(!almost.is_past(TIMELINE.start));
         let own = stored(600, 5);
         assert_eq!(timeline.place(own, BootId(7), Span(1)), own, "one's own stands as it is");
+    }
+
+    #[test]
+    fn what_others_wrote_is_never_over_while_the_clock_in_common_is_not_known() {
+        let timeline = Timeline { slack: None, ..TIMELINE };
+        let placed = timeline.place(stored(1, 5), BootId(6), Span(30_000));
+        assert_eq!(placed, stored(30_500, 5));
+        assert!(!placed.is_past(TIMELINE.start));
+        let own = stored(400, 5);
+        assert_eq!(timeline.place(own, BootId(7), Span(1)), own, "its own is not affected");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockd_core::time::{BootId, Now, Span, Tick, Timeline, UnixMillis};
-use lockd_store::{StoreNow, StoreTime};
+use lockd_store::{StoreNow, StoreTime, TimeUnknown};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -31,7 +31,7 @@ impl SystemClock {
     /// Reads the boot id and the present; the timeline begins here.
     #[must_use]
     pub fn start() -> Self {
-        Self { timeline: Timeline { boot: boot_id(), start: read(), slack: Span::ZERO } }
+        Self { timeline: Timeline { boot: boot_id(), start: read(), slack: Some(Span::ZERO) } }
     }
 }
 
@@ -50,8 +50,9 @@ impl Clock for SystemClock {
 }
 
 /// The clock of a server that shares its store with others: ticks are its own, wall time is the
-/// store's. One's own leases end on one's own clock; those of others when the store's clock is sure
-/// to have passed their end, whatever the wall clock of either machine says.
+/// store's. Its own leases end on its own clock; those of other servers when the store's clock is
+/// sure to have passed their end. The wall clock of the machine is never asked: while the store's
+/// time is not known, no lease of another server is over.
 #[derive(Clone, Debug)]
 pub struct SharedClock {
     boot: BootId,
@@ -60,21 +61,26 @@ pub struct SharedClock {
 
 impl SharedClock {
     /// Of a process that has asked the store something before.
-    #[must_use]
-    pub fn start(time: Arc<StoreTime>) -> Self {
-        Self { boot: BootId(rand::random()), time }
+    ///
+    /// # Errors
+    /// When the store has not told its time.
+    pub fn start(time: Arc<StoreTime>) -> Result<Self, TimeUnknown> {
+        time.check(own_tick(read().tick))?;
+        Ok(Self { boot: BootId(rand::random()), time })
     }
 
-    fn read(&self) -> (Now, Span) {
-        let local = read();
-        match self.time.now(i64::try_from(local.tick.0).unwrap_or(i64::MAX)) {
-            Some(StoreNow { unix_ms, bound_ms }) => {
-                let wall = UnixMillis(unix_ms.saturating_add(bound_ms));
-                (Now { tick: local.tick, wall }, Span(bound_ms.saturating_mul(2)))
-            }
-            None => (local, Span::ZERO),
-        }
+    fn read(&self) -> (Now, Option<Span>) {
+        let tick = read().tick;
+        // It was known at the start, and is never forgotten: from then on it only widens.
+        let latest = |now: StoreNow| UnixMillis(now.unix_ms.saturating_add(now.bound_ms));
+        let wall = self.time.now(own_tick(tick)).map_or(UnixMillis(0), latest);
+        let known = self.time.check(own_tick(tick)).ok();
+        (Now { tick, wall }, known.map(|now| Span(now.bound_ms.saturating_mul(2))))
     }
+}
+
+fn own_tick(tick: Tick) -> i64 {
+    i64::try_from(tick.0).unwrap_or(i64::MAX)
 }
 
 impl Clock for SharedClock {
@@ -141,7 +147,7 @@ struct Shared {
 impl ManualClock {
     #[must_use]
     pub fn at(now: Now) -> Self {
-        let timeline = Timeline { boot: BootId(1), start: now, slack: Span::ZERO };
+        let timeline = Timeline { boot: BootId(1), start: now, slack: Some(Span::ZERO) };
         let shared = Shared { now: Mutex::new((now, timeline)), moved: Notify::new() };
         Self { shared: Arc::new(shared) }
     }
@@ -168,7 +174,7 @@ impl ManualClock {
             if boot != now.1.boot {
                 now.0.tick = Tick(1);
             }
-            now.1 = Timeline { boot, start: now.0, slack: Span::ZERO };
+            now.1 = Timeline { boot, start: now.0, slack: Some(Span::ZERO) };
         }
         self.shared.moved.notify_waiters();
     }

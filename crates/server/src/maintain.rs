@@ -48,7 +48,7 @@ pub enum MaintainError {
 const NO_TIME: Timeline = Timeline {
     boot: BootId(0),
     start: Now { tick: Tick(0), wall: UnixMillis(0) },
-    slack: Span::ZERO,
+    slack: Some(Span::ZERO),
 };
 
 /// Restores a backup into an empty or missing directory. Leases are ended, tokens go on far above

@@ -8,6 +8,7 @@ use lockd_core::time::Span;
 use lockd_store::object::{ObjectOptions, Thoroughness};
 use lockd_store::{
     EmbeddedOptions, EmbeddedStore, MemStore, ObjectStore, OpenError, Store, StoreError,
+    TimeUnknown,
 };
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -102,7 +103,7 @@ impl Server {
             None => open_store(&settings, &metrics, &tasks).await?,
         };
         let clock = match store.time() {
-            Some(time) => Arc::new(SharedClock::start(time)),
+            Some(time) => Arc::new(SharedClock::start(time).map_err(no_time)?),
             None => parts.clock,
         };
         let ids = (parts.ids)();
@@ -291,7 +292,8 @@ async fn open_store(
         StoreSetting::Memory => return Ok((Arc::new(MemStore::new()), None)),
         StoreSetting::Object(options) => {
             let cache_bytes = settings.store_cache.unwrap_or_else(memory::usual_cache);
-            let options = ObjectOptions { cache_bytes, ..(**options).clone() };
+            let longest_lease = settings.max_ttl;
+            let options = ObjectOptions { cache_bytes, longest_lease, ..(**options).clone() };
             return Ok((open_bucket(&options, tasks).await?, None));
         }
         StoreSetting::Embedded(path) => path.clone(),
@@ -318,6 +320,10 @@ async fn open_bucket(options: &ObjectOptions, tasks: &Tasks) -> Result<Arc<dyn S
     let pulse = Arc::clone(&store);
     tasks.spawn("pulse", async move { pulse.pulse().await });
     Ok(store)
+}
+
+fn no_time(unknown: TimeUnknown) -> StartError {
+    StartError::Store(StoreError::Unavailable(unknown.to_string()))
 }
 
 fn span(duration: Duration) -> Span {

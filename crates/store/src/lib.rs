@@ -25,4 +25,4 @@ pub use port::{
     Abilities, BlobReader, BlobWriter, Expect, Gauges, Name, Observer, Op, Page, Revision, Store,
     StoreError, Stored, Write, is_blob_name,
 };
-pub use time::{StoreNow, StoreTime};
+pub use time::{StoreNow, StoreTime, TimeEstimate, TimeUnknown};

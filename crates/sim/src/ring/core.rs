@@ -54,7 +54,7 @@ impl CoreRing {
             stored: BTreeMap::new(),
             txns: BTreeMap::new(),
             now: START,
-            timeline: Timeline { boot: BootId(1), start: START, slack: Span::ZERO },
+            timeline: Timeline { boot: BootId(1), start: START, slack: Some(Span::ZERO) },
             by_lease: HashMap::new(),
             reaping,
             ids: 0,

@@ -20,7 +20,11 @@ use super::{CodecError, decode, decode_enqueued, decode_txn, encode, encode_enqu
 const BOOT: BootId = BootId(42);
 
 fn timeline() -> Timeline {
-    Timeline { boot: BOOT, start: Now { tick: Tick(5), wall: UnixMillis(6) }, slack: Span::ZERO }
+    Timeline {
+        boot: BOOT,
+        start: Now { tick: Tick(5), wall: UnixMillis(6) },
+        slack: Some(Span::ZERO),
+    }
 }
 
 fn full() -> KeyRecord {

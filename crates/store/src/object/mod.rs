@@ -56,8 +56,6 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A store that is not asked anything is asked this often, for its time and whether it is there.
 const PULSE: Duration = Duration::from_secs(10);
-/// A server that knows the store's time no better than this does not serve.
-const BOUND_MAX_MS: u64 = 5_000;
 
 /// A lockd store in a bucket.
 pub struct ObjectStore {
@@ -165,7 +163,7 @@ impl ObjectStore {
     /// # Errors
     /// When the options contradict each other or credentials are malformed.
     pub fn open(options: &ObjectOptions) -> Result<Self, StoreError> {
-        let line = Line::new(&options.location.bucket);
+        let line = Line::new(&options.location.bucket, options.longest_lease);
         let bucket = options.connect(&line).map_err(unavailable)?;
         let shared = Arc::new(Shared {
             bucket,
@@ -581,14 +579,8 @@ impl Store for ObjectStore {
         if let Some((why, _)) = &*self.shared.failing.lock() {
             return Err(StoreError::Unavailable(why.clone()));
         }
-        match self.shared.line.time.now(tick_ms()) {
-            Some(now) if now.bound_ms > BOUND_MAX_MS => Err(StoreError::Unavailable(format!(
-                "the store's time is known to {} ms only, which is too little to tell whose \
-                 leases are over",
-                now.bound_ms
-            ))),
-            Some(_) | None => Ok(()),
-        }
+        let time = self.shared.line.time.check(tick_ms());
+        time.map(drop).map_err(|unknown| StoreError::Unavailable(unknown.to_string()))
     }
 
     fn gauges(&self) -> Gauges {

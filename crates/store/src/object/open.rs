@@ -36,6 +36,8 @@ pub struct ObjectOptions {
     pub timeout: Duration,
     /// How long a failed request is tried again.
     pub patience: Duration,
+    /// The longest that a lease of any server on this store may live.
+    pub longest_lease: Duration,
     /// Memory for records that were read before.
     pub cache_bytes: u64,
     pub credentials: Credentials,
@@ -77,6 +79,7 @@ impl ObjectOptions {
             part_bytes: 8 << 20,
             timeout: Duration::from_secs(10),
             patience: Duration::from_secs(20),
+            longest_lease: Duration::from_secs(30 * 60),
             cache_bytes: 64 << 20,
             credentials: Credentials::default(),
         }

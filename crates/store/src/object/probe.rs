@@ -137,10 +137,11 @@ enum Step {
     Changed,
     RaceCreate,
     RaceReplace,
+    Time,
     Delete,
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step::List,
     Step::Write,
     Step::Read,
@@ -149,6 +150,7 @@ const STEPS: [Step; 9] = [
     Step::Changed,
     Step::RaceCreate,
     Step::RaceReplace,
+    Step::Time,
     Step::Delete,
 ];
 
@@ -163,6 +165,7 @@ impl Step {
             Self::Changed => "read only if changed",
             Self::RaceCreate => "one winner of many that create",
             Self::RaceReplace => "one winner of many that replace",
+            Self::Time => "tell the time",
             Self::Delete => "delete",
         }
     }
@@ -208,6 +211,7 @@ impl Probe<'_> {
                 Step::Changed => attempt.changed().await,
                 Step::RaceCreate => attempt.race_create().await,
                 Step::RaceReplace => attempt.race_replace().await,
+                Step::Time => attempt.time().await,
                 Step::Delete => attempt.clean().await,
             };
             match tried {
@@ -270,12 +274,17 @@ impl Attempt<'_> {
     }
 
     async fn read(&self) -> Tried {
+        let sent = tick_ms();
         self.put("plain", "first", PutMode::Overwrite).await?;
+        let written = tick_ms();
         let path = self.path("plain");
         let read = async {
-            self.shared().bucket.get_opts(&path, GetOptions::default()).await?.bytes().await
+            let got = self.shared().bucket.get_opts(&path, GetOptions::default()).await?;
+            Ok((got.meta.last_modified.timestamp(), got.bytes().await?))
         };
-        let body = self.shared().ask(read).await?;
+        let (modified, body) = self.shared().ask(read).await?;
+        // The store itself has dated the write: a gateway whose clock is wrong contradicts it.
+        self.shared().line.time.weigh(modified.saturating_mul(1_000), sent, written);
         if body.starts_with(b"first ") { Ok(()) } else { Err(broken("another body came back")) }
     }
 
@@ -344,6 +353,15 @@ impl Attempt<'_> {
             };
         }
         Ok(())
+    }
+
+    /// Every answer so far has told it.
+    async fn time(&self) -> Tried {
+        self.list().await?;
+        match self.shared().line.time.check(tick_ms()) {
+            Ok(_) => Ok(()),
+            Err(unknown) => Err(broken(unknown.to_string())),
+        }
     }
 
     /// Removes everything that this probe has made.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use object_store::ClientOptions;
@@ -35,9 +36,9 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn new(bucket: &str) -> Arc<Self> {
+    pub(super) fn new(bucket: &str, longest_lease: Duration) -> Arc<Self> {
         Arc::new(Self {
-            time: Arc::default(),
+            time: Arc::new(StoreTime::new(longest_lease)),
             bucket: bucket.to_owned(),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -74,12 +75,13 @@ impl HttpService for Service {
         let sent = tick_ms();
         let answer = self.inner.execute(request).await;
         match &answer {
+            Ok(answer) if of_store && answer.status().is_server_error() => {
+                // A gateway may have made it, and dated it by a clock of its own.
+                line.failures.fetch_add(1, Ordering::Relaxed);
+            }
             Ok(answer) if of_store => {
                 if let Some(date) = date_ms(answer) {
                     line.time.learn(date, sent, tick_ms());
-                }
-                if answer.status().is_server_error() {
-                    line.failures.fetch_add(1, Ordering::Relaxed);
                 }
             }
             Ok(_) => {}

@@ -35,6 +35,12 @@ pub enum Flaw {
     IgnoresIfNoneMatch,
     /// Looks, takes its time, and then writes whatever happened meanwhile.
     ChecksThenWrites,
+    /// Answers 412 to every replacement, also of what is unchanged. At GCS: of every generation.
+    RefusesIfMatch,
+    /// Answers 400 to every replacement on a condition.
+    DoesNotKnowIfMatch,
+    /// Lists nothing, whatever is there.
+    ListsNothing,
 }
 
 /// An upload in parts that was neither completed nor aborted.

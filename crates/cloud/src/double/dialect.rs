@@ -82,8 +82,34 @@ impl Condition {
                 Flaw::Honest
                 | Flaw::ChecksThenWrites
                 | Flaw::IgnoresIfMatch
-                | Flaw::IgnoresIfNoneMatch,
+                | Flaw::IgnoresIfNoneMatch
+                | Flaw::RefusesIfMatch
+                | Flaw::DoesNotKnowIfMatch
+                | Flaw::ListsNothing,
             ) => false,
+        }
+    }
+
+    /// The answer of a store that wants no such condition.
+    pub(super) fn refused_by(&self, flaw: Flaw) -> Result<(), Box<Answer>> {
+        match (self, flaw) {
+            (Self::Tag(_) | Self::Generation(_), Flaw::RefusesIfMatch) => {
+                Err(Box::new(precondition_failed()))
+            }
+            (Self::Tag(_) | Self::Generation(_), Flaw::DoesNotKnowIfMatch) => {
+                let message = "A header you provided implies functionality that is not implemented";
+                Err(Box::new(xml::error(StatusCode::BAD_REQUEST, "InvalidArgument", message)))
+            }
+            (
+                _,
+                Flaw::Honest
+                | Flaw::ChecksThenWrites
+                | Flaw::IgnoresIfMatch
+                | Flaw::IgnoresIfNoneMatch
+                | Flaw::RefusesIfMatch
+                | Flaw::DoesNotKnowIfMatch
+                | Flaw::ListsNothing,
+            ) => Ok(()),
         }
     }
 

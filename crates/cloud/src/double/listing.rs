@@ -5,7 +5,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::ask::Ask;
 use super::shelf::{Object, Shelf, hex};
-use super::{Dialect, State};
+use super::{Dialect, Flaw, State};
 use crate::clock::iso_date;
 use crate::xml::{self, Answer, leaf};
 
@@ -22,7 +22,9 @@ pub(super) fn list(state: &State, ask: &Ask) -> Answer {
         return xml::error(StatusCode::BAD_REQUEST, "InvalidArgument", message);
     };
     let inner = state.inner.lock();
-    let page = Page::cut(&inner.shelf, &query);
+    let none = Shelf::default();
+    let shelf = if inner.flaw == Flaw::ListsNothing { &none } else { &inner.shelf };
+    let page = Page::cut(shelf, &query);
     let show = |text: &str| match ask.query("encoding-type") {
         Some("url") => utf8_percent_encode(text, ENCODED).to_string(),
         _ => text.to_owned(),

@@ -54,6 +54,7 @@ fn copied(object: &Object) -> Answer {
 pub(super) async fn store(state: &State, ask: &Ask, object: Object) -> Result<Object, Box<Answer>> {
     let flaw = state.inner.lock().flaw;
     let mut conditions = state.dialect.conditions(ask)?;
+    conditions.iter().try_for_each(|condition| condition.refused_by(flaw))?;
     conditions.retain(|condition| !condition.is_ignored_by(flaw));
     if flaw == Flaw::ChecksThenWrites {
         {

@@ -317,8 +317,15 @@ async fn open_bucket(options: &ObjectOptions, tasks: &Tasks) -> Result<Arc<dyn S
         let next = "`lockd verify store` tries everything and says which rights are needed";
         return Err(refused(format!("{why}; {next}")));
     }
-    let pulse = Arc::clone(&store);
-    tasks.spawn("pulse", async move { pulse.pulse().await });
+    let (pulse, stopping) = (Arc::clone(&store), tasks.stopping());
+    tasks.spawn("pulse", async move {
+        tokio::select! {
+            biased;
+            // The store is closed only when all tasks have ended.
+            () = stopping => {}
+            () = pulse.pulse() => {}
+        }
+    });
     Ok(store)
 }
 

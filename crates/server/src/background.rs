@@ -100,6 +100,10 @@ pub(crate) async fn tidy_txns(app: Arc<App>, every: Duration, retention: Span) {
         match app.tidy_txns(retention).await {
             Ok(0) => {}
             Ok(forgotten) => tracing::debug!(forgotten, "old transactions removed"),
+            // That the store is away is logged where it is found out.
+            Err(error) if is_away(&app) => {
+                tracing::debug!(%error, "transactions could not be looked through")
+            }
             Err(error) => tracing::warn!(%error, "transactions could not be looked through"),
         }
         if !pause(&app, every).await {
@@ -114,6 +118,10 @@ pub(crate) async fn tidy_queues(app: Arc<App>) {
         match app.tidy_queues().await {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "messages removed that nobody took in time"),
+            // That the store is away is logged where it is found out.
+            Err(error) if is_away(&app) => {
+                tracing::debug!(%error, "queues could not be looked through")
+            }
             Err(error) => tracing::warn!(%error, "queues could not be looked through"),
         }
     }
@@ -139,15 +147,25 @@ pub(crate) async fn collect(app: Arc<App>, every: Duration) {
         match app.collect().await {
             Ok(0) => {}
             Ok(removed) => tracing::info!(removed, "unused blobs removed"),
+            // That the store is away is logged where it is found out.
+            Err(error) if is_away(&app) => {
+                tracing::debug!(%error, "unused blobs could not be looked through")
+            }
             Err(error) => tracing::warn!(%error, "unused blobs could not be looked through"),
         }
-        if let Err(error) = app.records.store().tidy().await {
+        if let Err(error) = app.records.store().tidy().await
+            && !is_away(&app)
+        {
             tracing::warn!(%error, "the store could not be tidied up");
         }
         if !pause(&app, every).await {
             return;
         }
     }
+}
+
+fn is_away(app: &App) -> bool {
+    app.records.store().health().is_err()
 }
 
 /// `false` when the server stops instead.

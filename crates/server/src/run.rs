@@ -313,6 +313,10 @@ async fn open_bucket(options: &ObjectOptions, tasks: &Tasks) -> Result<Arc<dyn S
     let store = ObjectStore::open(options).map_err(|error| refused(error.to_string()))?;
     let store = Arc::new(store);
     let report = store.probe(Thoroughness::START).await;
+    if !report.left.is_empty() {
+        let (objects, first) = (report.left.len(), report.left.first());
+        tracing::warn!(objects, ?first, "objects of the store check could not be removed");
+    }
     if let Some(why) = report.why() {
         let next = "`lockd verify store` tries everything and says which rights are needed";
         return Err(refused(format!("{why}; {next}")));

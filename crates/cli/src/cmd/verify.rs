@@ -23,7 +23,8 @@ pub(crate) enum VerifyCommand {
         lockd verify store --store s3://minio:9000/jobs?insecure=1\n  \
         lockd verify store --store azure://account/container --output json\n\n\
         Settings come from flags, variables and the settings file, as for the server.\n\
-        Exit codes: 0 it can be used, 1 could not be tried, 3 it must not be used.")]
+        Exit codes: 0 it can be used, 1 could not be tried, 3 it must not be used or does not \
+        answer.")]
     Store {
         #[arg(long, value_enum, default_value_t = Format::Text)]
         output: Format,
@@ -68,11 +69,7 @@ async fn verify(
     if report.is_denied() && output == Format::Text {
         say(&format!("\nThese rights are needed:\n\n{}", object::policy(&options)));
     }
-    Ok(match report.passed() {
-        true => ExitCode::SUCCESS,
-        false if report.is_unanswered() => ExitCode::FAILURE,
-        false => ExitCode::from(MUST_NOT_BE_USED),
-    })
+    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(MUST_NOT_BE_USED) })
 }
 
 fn outcome(outcome: &Outcome) -> (&'static str, &str) {
@@ -94,9 +91,18 @@ fn as_text(location: &Location, report: &Report) -> String {
     });
     let mut text = format!("{location}\n\n{}", ui::table(None, rows.collect()));
     if let Some((ahead, bound)) = report.clock {
-        text.push_str(&format!(
-            "\n\nIts clock is {ahead} ms ahead of this machine's, ± {bound} ms."
-        ));
+        let (by, which) = if ahead < 0 {
+            (ahead.unsigned_abs(), "behind")
+        } else {
+            (ahead.unsigned_abs(), "ahead of")
+        };
+        text.push_str(&format!("\n\nIts clock is {by} ms {which} this machine's, ± {bound} ms."));
+    }
+    if !report.left.is_empty() {
+        text.push_str("\nThese objects of the check could not be removed:");
+        for name in &report.left {
+            text.push_str(&format!("\n  {name}"));
+        }
     }
     text.push_str(if report.passed() {
         "\nIt keeps its promises: any number of servers may share it."
@@ -118,6 +124,6 @@ fn as_json(options: &ObjectOptions, report: &Report) -> Value {
     let clock = report.clock.map(|(ahead, bound)| json!({"ahead_ms": ahead, "bound_ms": bound}));
     json!({
         "store": options.location.to_string(), "usable": report.passed(), "checks": checks,
-        "clock": clock, "policy": report.is_denied().then(|| object::policy(options)),
+        "clock": clock, "left": report.left, "policy": report.is_denied().then(|| object::policy(options)),
     })
 }

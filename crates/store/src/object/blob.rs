@@ -17,6 +17,7 @@ use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutMode, PutOption
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
+use super::reach::Operation;
 use super::{BLOBS, Fault, Shared, UPLOADS, payload};
 use crate::port::{BlobReader, BlobWriter, StoreError, is_blob_name};
 
@@ -40,7 +41,7 @@ pub(super) async fn put(
     let path = shared.prefix.path(BLOBS, name);
     let note = shared.prefix.path(UPLOADS, name);
     for path in [&path, &note] {
-        match shared.ask(shared.bucket.head(path)).await {
+        match shared.ask(Operation::Read, shared.bucket.head(path)).await {
             Ok(_) => return Err(StoreError::Conflict),
             Err((Fault::NotFound, _)) => {}
             Err((_, why)) => return Err(StoreError::Unavailable(why)),
@@ -82,7 +83,7 @@ pub(super) async fn delete(shared: &Arc<Shared>, name: &str) -> Result<(), Store
     };
     let noted =
         async { shared.bucket.get_opts(&target.note, GetOptions::default()).await?.bytes().await };
-    match shared.ask(noted).await {
+    match shared.ask(Operation::Read, noted).await {
         Ok(id) => target.give_up(&String::from_utf8_lossy(&id)).await,
         Err((Fault::NotFound, _)) => {}
         Err((_, why)) => return Err(StoreError::Unavailable(why)),
@@ -125,10 +126,10 @@ struct Target {
 impl Target {
     async fn begin(&self) -> Result<Arc<str>, StoreError> {
         let shared = &self.shared;
-        let begun = shared.ask(shared.bucket.create_multipart(&self.path)).await;
+        let begun = shared.ask(Operation::Upload, shared.bucket.create_multipart(&self.path)).await;
         let id = begun.map_err(|(_, why)| StoreError::Unavailable(why))?;
         let note = shared.bucket.put(&self.note, payload(Bytes::from(id.clone())));
-        if let Err((_, why)) = shared.ask(note).await {
+        if let Err((_, why)) = shared.ask(Operation::Write, note).await {
             self.give_up(&id).await;
             return Err(StoreError::Unavailable(why));
         }
@@ -147,11 +148,13 @@ impl Target {
         let mut patience = shared.patience();
         loop {
             let part = shared.bucket.put_part(&self.path, &id, number, payload(bytes.clone()));
-            match shared.ask_within(shared.timeout * PART_TIMES, part).await {
+            match shared.ask_within(shared.timeout * PART_TIMES, Operation::Upload, part).await {
                 Ok(part) => return Ok(part),
                 // Somebody has given up this upload.
                 Err((Fault::NotFound, _)) => return Err(StoreError::NoBlob),
-                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((Fault::Refused | Fault::Rejected, why)) => {
+                    return Err(StoreError::Unavailable(why));
+                }
                 Err((_, why)) => {
                     if !patience.wait().await {
                         return Err(StoreError::Unavailable(why));
@@ -166,10 +169,11 @@ impl Target {
         let mut patience = shared.patience();
         loop {
             let complete = shared.bucket.complete_multipart(&self.path, &id, parts.clone());
-            let asked = shared.ask_within(shared.timeout * PART_TIMES, complete).await;
+            let asked =
+                shared.ask_within(shared.timeout * PART_TIMES, Operation::Upload, complete).await;
             let Err((fault, why)) = asked else { break };
             // It may have happened all the same; then the upload is no longer there.
-            match shared.ask(shared.bucket.head(&self.path)).await {
+            match shared.ask(Operation::Read, shared.bucket.head(&self.path)).await {
                 Ok(_) => break,
                 Err((Fault::NotFound, _)) if fault == Fault::NotFound => {
                     return Err(StoreError::NoBlob);
@@ -194,10 +198,12 @@ impl Target {
         loop {
             let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
             let put = shared.bucket.put_opts(&self.path, payload(bytes.clone()), options);
-            match shared.ask_within(shared.timeout * PART_TIMES, put).await {
+            match shared.ask_within(shared.timeout * PART_TIMES, Operation::Write, put).await {
                 Ok(_) => return Ok(()),
                 Err((Fault::Lost, _)) => return Err(StoreError::Conflict),
-                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((Fault::Refused | Fault::Rejected, why)) => {
+                    return Err(StoreError::Unavailable(why));
+                }
                 // The name is ours and nobody else's: the same bytes again do no harm.
                 Err((_, why)) => {
                     mode = PutMode::Overwrite;
@@ -211,7 +217,8 @@ impl Target {
 
     async fn give_up(&self, id: &str) {
         let (shared, id) = (&self.shared, id.to_owned());
-        let aborted = shared.ask(shared.bucket.abort_multipart(&self.path, &id)).await;
+        let aborted =
+            shared.ask(Operation::Upload, shared.bucket.abort_multipart(&self.path, &id)).await;
         if matches!(aborted, Ok(()) | Err((Fault::NotFound, _))) {
             let _found_again_otherwise = shared.remove(&self.note).await.is_ok();
         }
@@ -370,13 +377,16 @@ impl Reader {
         loop {
             let range = (self.taken > 0).then_some(GetRange::Offset(self.taken));
             let options = GetOptions { range, ..GetOptions::default() };
-            match self.shared.ask(self.shared.bucket.get_opts(&self.path, options)).await {
+            let get = self.shared.bucket.get_opts(&self.path, options);
+            match self.shared.ask(Operation::Read, get).await {
                 Ok(got) => {
                     self.stream = Some(got.into_stream());
                     return Ok(());
                 }
                 Err((Fault::NotFound, _)) => return Err(StoreError::NoBlob),
-                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((Fault::Refused | Fault::Rejected, why)) => {
+                    return Err(StoreError::Unavailable(why));
+                }
                 Err((_, why)) => {
                     if !patience.wait().await {
                         return Err(StoreError::Unavailable(why));
@@ -393,7 +403,15 @@ impl Reader {
                 self.connect().await?;
             }
             let Some(stream) = &mut self.stream else { continue };
-            match tokio::time::timeout(self.shared.timeout, stream.next()).await {
+            let piece = tokio::select! {
+                biased;
+                piece = tokio::time::timeout(self.shared.timeout, stream.next()) => piece,
+                () = self.shared.reach.gone() => {
+                    self.stream = None;
+                    continue;
+                }
+            };
+            match piece {
                 Ok(Some(Ok(bytes))) => {
                     self.taken += bytes.len() as u64;
                     self.buffer.extend_from_slice(&bytes);

@@ -9,6 +9,7 @@ mod location;
 mod names;
 mod open;
 mod probe;
+mod reach;
 mod swap;
 mod tidy;
 
@@ -36,6 +37,7 @@ use crate::time::StoreTime;
 use envelope::Envelope;
 use names::Prefix;
 use open::Bucket;
+use reach::{Operation, Reach};
 use wire::{Line, tick_ms};
 
 pub use location::{BadLocation, Location, Service};
@@ -56,6 +58,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A store that is not asked anything is asked this often, for its time and whether it is there.
 const PULSE: Duration = Duration::from_secs(10);
+/// A store that does not answer so simple a question for so long does not answer at all.
+const PULSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often it is considered whether the store is there.
+const JUDGE_EVERY: Duration = Duration::from_millis(250);
 
 /// A lockd store in a bucket.
 pub struct ObjectStore {
@@ -73,9 +79,7 @@ struct Shared {
     /// Bounds the parts that all uploads together have on their way.
     part_turns: Arc<Semaphore>,
     commits: AtomicU64,
-    /// Why the store cannot be used, since when.
-    failing: Mutex<Option<(String, i64)>>,
-    last_heard: AtomicU64,
+    reach: Reach,
     closed: AtomicBool,
     /// How far the search for old tombstones has come.
     tidied: [Mutex<Option<String>>; tidy::UNIQUE.len()],
@@ -113,8 +117,10 @@ enum Fault {
     NotModified,
     /// A condition did not hold, or something else was under way.
     Lost,
-    /// It was refused and nothing was done.
+    /// A right is missing, and nothing was done.
     Refused,
+    /// The store does not do such a thing, and nothing was done.
+    Rejected,
     /// It may have been done.
     Unclear,
 }
@@ -130,30 +136,50 @@ fn fault(error: &object_store::Error) -> Fault {
         | E::InvalidPath { .. }
         | E::NotSupported { .. }
         | E::NotImplemented { .. } => Fault::Refused,
-        // Some requests have their status only in words.
-        error if error.to_string().contains(" 403 Forbidden") => Fault::Refused,
         E::Generic { .. } | E::JoinError { .. } | E::UnknownConfigurationKey { .. } | _ => {
-            Fault::Unclear
+            by_status(&error.to_string())
         }
     }
 }
 
+/// For errors that have their status only in words.
+fn by_status(why: &str) -> Fault {
+    match status(why) {
+        Some(401 | 403) => Fault::Refused,
+        // These ask for another try, and S3 calls it a 400 when a body was too slow.
+        Some(408 | 409 | 425 | 429) => Fault::Unclear,
+        Some(400) if why.contains("RequestTimeout") => Fault::Unclear,
+        Some(400..=499 | 501) => Fault::Rejected,
+        Some(_) | None => Fault::Unclear,
+    }
+}
+
+/// The status that an error of the client names.
+fn status(why: &str) -> Option<u16> {
+    let (_, rest) = why.split_once("status code: ")?;
+    rest.get(..3)?.parse().ok()
+}
+
 /// Pauses that grow, and an end to them.
-struct Patience {
+struct Patience<'a> {
+    reach: &'a Reach,
     until: tokio::time::Instant,
     pause: Duration,
 }
 
-impl Patience {
-    /// Waits a little; `false` when it has been tried long enough.
+impl Patience<'_> {
+    /// Waits a little; `false` when it has been tried long enough, or the store is away.
     async fn wait(&mut self) -> bool {
         if tokio::time::Instant::now() >= self.until {
             return false;
         }
-        let jitter = rand::random_range(0.5..1.0);
-        tokio::time::sleep(self.pause.mul_f64(jitter)).await;
+        let pause = self.pause.mul_f64(rand::random_range(0.5..1.0));
         self.pause = (self.pause * 2).min(PAUSE_MAX);
-        true
+        tokio::select! {
+            biased;
+            () = self.reach.gone() => false,
+            () = tokio::time::sleep(pause) => true,
+        }
     }
 }
 
@@ -175,8 +201,7 @@ impl ObjectStore {
             part_bytes: options.part_bytes,
             part_turns: Arc::new(Semaphore::new(blob::PARTS_AT_ONCE_ALL)),
             commits: AtomicU64::new(0),
-            failing: Mutex::new(None),
-            last_heard: AtomicU64::new(0),
+            reach: Reach::new(options.location.to_string()),
             closed: AtomicBool::new(false),
             tidied: Default::default(),
         });
@@ -195,19 +220,25 @@ impl ObjectStore {
         self.shared.line.requests.load(Ordering::Relaxed)
     }
 
-    /// Asks the store now and then while nobody else does, until it is closed.
+    /// Finds out whether the store is there, until it is closed: asks it now and then while no
+    /// request does, and more often while requests fail or wait.
     pub async fn pulse(&self) {
         let shared = Arc::clone(&self.shared);
         let path = shared.prefix.path(RECORDS, "pulse");
-        let mut every = tokio::time::interval(PULSE);
-        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let pulse_ms = i64::try_from(PULSE.as_millis()).unwrap_or(i64::MAX);
         while !shared.closed.load(Ordering::Relaxed) {
-            every.tick().await;
-            let heard = i64::try_from(shared.last_heard.load(Ordering::Relaxed)).unwrap_or(0);
-            let silent = tick_ms() - heard >= i64::try_from(PULSE.as_millis()).unwrap_or(0);
-            if silent || shared.failing.lock().is_some() {
-                let _told_in_health = shared.read_once(&path, None).await.is_ok();
+            if shared.reach.is_in_doubt(pulse_ms) {
+                let begun = tick_ms();
+                let head = object_store::ObjectStoreExt::head(&*shared.bucket, &path);
+                let asked = tokio::time::timeout(PULSE_TIMEOUT.min(shared.timeout), head).await;
+                let fault = match asked {
+                    Ok(answer) => answer.err().map(|error| fault(&error)),
+                    Err(_) => Some(Fault::Unclear),
+                };
+                shared.reach.note(Operation::Read, fault, begun);
             }
+            shared.reach.judge();
+            tokio::time::sleep(JUDGE_EVERY).await;
         }
     }
 }
@@ -225,52 +256,57 @@ impl Shared {
         self.prefix.path(RECORDS, name)
     }
 
-    fn patience(&self) -> Patience {
-        Patience { until: tokio::time::Instant::now() + self.patience, pause: PAUSE_MIN }
+    fn patience(&self) -> Patience<'_> {
+        Patience {
+            reach: &self.reach,
+            until: tokio::time::Instant::now() + self.patience,
+            pause: PAUSE_MIN,
+        }
     }
 
+    /// Whether it makes sense to ask the store anything.
     fn open(&self) -> Result<(), StoreError> {
-        if self.closed.load(Ordering::Relaxed) { Err(closed()) } else { Ok(()) }
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(closed());
+        }
+        match self.reach.why() {
+            Some(why) if self.reach.is_away() => Err(StoreError::Unavailable(why)),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// One request, within its time.
     async fn ask<T>(
         &self,
+        operation: Operation,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, (Fault, String)> {
-        self.ask_within(self.timeout, request).await
+        self.ask_within(self.timeout, operation, request).await
     }
 
+    /// Ends without an answer when the store is away, which others may find out meanwhile.
     async fn ask_within<T>(
         &self,
         time: Duration,
+        operation: Operation,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, (Fault, String)> {
-        let outcome = match tokio::time::timeout(time, request).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(error)) => Err((fault(&error), error.to_string())),
-            Err(_) => Err((Fault::Unclear, format!("no answer within {time:?}"))),
+        let begun = tick_ms();
+        let waiting = self.reach.begin();
+        let outcome = tokio::select! {
+            biased;
+            done = tokio::time::timeout(time, request) => match done {
+                Ok(Ok(done)) => Ok(done),
+                Ok(Err(error)) => Err((fault(&error), error.to_string())),
+                Err(_) => Err((Fault::Unclear, format!("no answer within {time:?}"))),
+            },
+            () = self.reach.gone() => {
+                return Err((Fault::Unclear, "the store is away".to_owned()));
+            }
         };
-        self.note(outcome.as_ref().err());
+        drop(waiting);
+        self.reach.note(operation, outcome.as_ref().err().map(|(fault, _)| *fault), begun);
         outcome
-    }
-
-    /// Remembers whether the store works.
-    fn note(&self, failed: Option<&(Fault, String)>) {
-        match failed {
-            Some((Fault::Unclear | Fault::Refused, why)) => {
-                let mut failing = self.failing.lock();
-                let since = failing.as_ref().map_or_else(tick_ms, |(_, since)| *since);
-                *failing = Some((why.clone(), since));
-            }
-            Some((Fault::NotFound | Fault::NotModified | Fault::Lost, _)) | None => {
-                self.last_heard.store(u64::try_from(tick_ms()).unwrap_or(0), Ordering::Relaxed);
-                let mut failing = self.failing.lock();
-                if failing.is_some() {
-                    *failing = None;
-                }
-            }
-        }
     }
 
     /// An object, or `None`; the one that is known when it has not changed.
@@ -287,7 +323,7 @@ impl Shared {
                 UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
             Ok((got.bytes().await?, version))
         };
-        match self.ask(read).await {
+        match self.ask(Operation::Read, read).await {
             Ok((bytes, version)) => {
                 let Some(envelope) = Envelope::decode(&bytes) else {
                     return Err((Fault::Refused, format!("the object {path} is damaged")));
@@ -309,7 +345,9 @@ impl Shared {
                 Err((Fault::Refused, why)) if why.ends_with("is damaged") => {
                     return Err(StoreError::Damaged(why));
                 }
-                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((Fault::Refused | Fault::Rejected, why)) => {
+                    return Err(StoreError::Unavailable(why));
+                }
                 Err((_, why)) => {
                     if !patience.wait().await {
                         return Err(StoreError::Unavailable(why));
@@ -373,10 +411,13 @@ impl Shared {
     ) -> Result<object_store::list::PaginatedListResult, StoreError> {
         let mut patience = self.patience();
         loop {
-            let asked = self.ask(self.bucket.list_paginated(Some(prefix), options.clone())).await;
+            let page = self.bucket.list_paginated(Some(prefix), options.clone());
+            let asked = self.ask(Operation::List, page).await;
             match asked {
                 Ok(page) => return Ok(page),
-                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((Fault::Refused | Fault::Rejected, why)) => {
+                    return Err(StoreError::Unavailable(why));
+                }
                 Err((_, why)) => {
                     if !patience.wait().await {
                         return Err(StoreError::Unavailable(why));
@@ -390,10 +431,13 @@ impl Shared {
     async fn remove(&self, path: &Path) -> Result<(), StoreError> {
         let mut patience = self.patience();
         loop {
-            let asked = self.ask(object_store::ObjectStoreExt::delete(&*self.bucket, path)).await;
+            let delete = object_store::ObjectStoreExt::delete(&*self.bucket, path);
+            let asked = self.ask(Operation::Delete, delete).await;
             match asked {
                 Ok(()) | Err((Fault::NotFound, _)) => return Ok(()),
-                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((Fault::Refused | Fault::Rejected, why)) => {
+                    return Err(StoreError::Unavailable(why));
+                }
                 Err((_, why)) => {
                     if !patience.wait().await {
                         return Err(StoreError::Unknown(why));
@@ -576,8 +620,8 @@ impl Store for ObjectStore {
 
     fn health(&self) -> Result<(), StoreError> {
         self.shared.open()?;
-        if let Some((why, _)) = &*self.shared.failing.lock() {
-            return Err(StoreError::Unavailable(why.clone()));
+        if let Some(why) = self.shared.reach.why() {
+            return Err(StoreError::Unavailable(why));
         }
         let time = self.shared.line.time.check(tick_ms());
         time.map(drop).map_err(|unknown| StoreError::Unavailable(unknown.to_string()))

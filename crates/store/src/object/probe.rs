@@ -2,17 +2,22 @@
 //! trusted to it. A store may answer every condition rightly when asked one at a time and still let
 //! two of many racers win: so many race, for several rounds.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use object_store::list::PaginatedListOptions;
+use object_store::path::Path;
 use object_store::{GetOptions, ObjectStoreExt as _, PutMode, PutOptions, UpdateVersion};
+use parking_lot::Mutex;
 
 use super::location::Service;
 use super::open::{Encryption, ObjectOptions};
-use super::{Fault, ObjectStore, Shared, payload, tick_ms};
+use super::reach::Operation;
+use super::{Fault, ObjectStore, Shared, payload, status, tick_ms};
 use crate::port::StoreError;
 
 pub(super) const AREA: &str = "probe";
@@ -58,6 +63,8 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// How far the store's clock is ahead of this machine's, and how exactly that is known.
     pub clock: Option<(i64, u64)>,
+    /// Objects of the probe that could not be removed.
+    pub left: Vec<String>,
 }
 
 impl Report {
@@ -95,7 +102,7 @@ impl ObjectStore {
     /// answer is asked again for a while: that is not what it is judged by.
     pub async fn probe(&self, how: Thoroughness) -> Report {
         let id = format!("{:032x}", rand::random::<u128>());
-        let probe = Probe { shared: &self.shared, id, how };
+        let probe = Probe { shared: &self.shared, id, how, made: Mutex::default() };
         let mut report = Report::default();
         for step in STEPS {
             #[expect(clippy::disallowed_methods, reason = "a measurement decides nothing")]
@@ -105,6 +112,7 @@ impl ObjectStore {
             let outcome = if skip { Outcome::Skipped } else { probe.tried(step).await };
             report.checks.push(Check { name: step.name(), outcome, took: start.elapsed() });
         }
+        report.left = probe.clean().await;
         report.clock = self.shared.line.time.now(tick_ms()).map(|now| {
             #[expect(clippy::disallowed_methods, reason = "shown beside the store's, no more")]
             let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -195,11 +203,22 @@ struct Probe<'a> {
     shared: &'a Arc<Shared>,
     id: String,
     how: Thoroughness,
+    /// What was written, or may have been. Lists may be late, or denied.
+    made: Mutex<BTreeSet<Path>>,
 }
+
+/// An answer that is clear and not the one that it must be is waited out this often: a store may
+/// refuse what comes at the same time as something else.
+const CLEAR_ANSWERS_MAX: usize = 3;
+/// What is removed at a time, how often that is tried, and how long it may take in all.
+const CLEAN_AT_ONCE: usize = 16;
+const CLEAN_TRIES: usize = 3;
+const CLEAN_TIME: Duration = Duration::from_secs(10);
 
 impl Probe<'_> {
     async fn tried(&self, step: Step) -> Outcome {
         let mut patience = self.shared.patience();
+        let mut clear = 0;
         for number in 0_usize.. {
             let attempt = Attempt { probe: self, under: format!("{}/{number}-{step:?}", self.id) };
             let tried = match step {
@@ -212,13 +231,25 @@ impl Probe<'_> {
                 Step::RaceCreate => attempt.race_create().await,
                 Step::RaceReplace => attempt.race_replace().await,
                 Step::Time => attempt.time().await,
-                Step::Delete => attempt.clean().await,
+                Step::Delete => attempt.delete().await,
             };
             match tried {
                 Ok(()) => return Outcome::Passed,
                 Err(Trouble::Broken(why)) => return Outcome::Failed(why),
                 Err(Trouble::Asked(Fault::Refused, why)) => return Outcome::Denied(why),
-                Err(Trouble::Asked(_, why)) => {
+                Err(Trouble::Asked(Fault::Rejected, why)) => {
+                    return not_done(Fault::Rejected, &why);
+                }
+                Err(Trouble::Asked(
+                    fault @ (Fault::Lost | Fault::NotFound | Fault::NotModified),
+                    why,
+                )) => {
+                    clear += 1;
+                    if clear == CLEAR_ANSWERS_MAX || !patience.wait().await {
+                        return not_done(fault, &why);
+                    }
+                }
+                Err(Trouble::Asked(Fault::Unclear, why)) => {
                     if !patience.wait().await {
                         return Outcome::NoAnswer(why);
                     }
@@ -227,6 +258,47 @@ impl Probe<'_> {
         }
         Outcome::Skipped
     }
+
+    /// Removes everything that was made; the names of what is left.
+    async fn clean(&self) -> Vec<String> {
+        let made: Vec<Path> = self.made.lock().iter().cloned().collect();
+        let cleaning = stream::iter(made)
+            .map(|path| async move {
+                for _ in 0..CLEAN_TRIES {
+                    match self.remove(&path).await {
+                        Ok(()) => break,
+                        Err((Fault::Unclear, _)) => {}
+                        Err(_) => break,
+                    }
+                }
+            })
+            .buffer_unordered(CLEAN_AT_ONCE)
+            .collect::<()>();
+        let _all_or_what_time_allows = tokio::time::timeout(CLEAN_TIME, cleaning).await.is_ok();
+        self.made.lock().iter().map(ToString::to_string).collect()
+    }
+
+    async fn remove(&self, path: &Path) -> Result<(), (Fault, String)> {
+        match self.shared.ask(Operation::Delete, self.shared.bucket.delete(path)).await {
+            Ok(()) | Err((Fault::NotFound, _)) => {
+                self.made.lock().remove(path);
+                Ok(())
+            }
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// The store has answered, and it was not the answer that it must give.
+fn not_done(fault: Fault, why: &str) -> Outcome {
+    let what = match fault {
+        Fault::Lost => "refused what it must do, as if a condition did not hold",
+        Fault::NotFound => "did not find what was there",
+        Fault::NotModified => "called unchanged what had changed",
+        Fault::Rejected | Fault::Refused | Fault::Unclear => "refused what it must do",
+    };
+    let status = status(why).map_or_else(String::new, |status| format!(" ({status})"));
+    Outcome::Failed(format!("the store {what}{status}: {why}"))
 }
 
 /// One attempt at one check, with objects of its own.
@@ -240,7 +312,7 @@ impl Attempt<'_> {
         self.probe.shared
     }
 
-    fn path(&self, name: &str) -> object_store::path::Path {
+    fn path(&self, name: &str) -> Path {
         self.shared().prefix.path(AREA, &format!("{}/{name}", self.under))
     }
 
@@ -255,13 +327,18 @@ impl Attempt<'_> {
         let body = Bytes::from(format!("{text} {:032x}", rand::random::<u128>()));
         let path = self.path(name);
         let put = self.shared().bucket.put_opts(&path, payload(body), options);
-        Ok(self.shared().ask(put).await?.into())
+        let done = self.shared().ask(Operation::Write, put).await;
+        if matches!(done, Ok(_) | Err((Fault::Unclear, _))) {
+            self.probe.made.lock().insert(path);
+        }
+        Ok(done?.into())
     }
 
     async fn list(&self) -> Tried {
         let prefix = self.shared().prefix.key(AREA, &self.under);
         let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
-        self.shared().ask(self.shared().bucket.list_paginated(Some(&prefix), options)).await?;
+        let page = self.shared().bucket.list_paginated(Some(&prefix), options);
+        self.shared().ask(Operation::List, page).await?;
         Ok(())
     }
 
@@ -282,7 +359,7 @@ impl Attempt<'_> {
             let got = self.shared().bucket.get_opts(&path, GetOptions::default()).await?;
             Ok((got.meta.last_modified.timestamp(), got.bytes().await?))
         };
-        let (modified, body) = self.shared().ask(read).await?;
+        let (modified, body) = self.shared().ask(Operation::Read, read).await?;
         // The store itself has dated the write: a gateway whose clock is wrong contradicts it.
         self.shared().line.time.weigh(modified.saturating_mul(1_000), sent, written);
         if body.starts_with(b"first ") { Ok(()) } else { Err(broken("another body came back")) }
@@ -317,7 +394,7 @@ impl Attempt<'_> {
         let path = self.path("read");
         let get = |if_none_match: Option<String>| {
             let options = GetOptions { if_none_match, ..GetOptions::default() };
-            self.shared().ask(self.shared().bucket.get_opts(&path, options))
+            self.shared().ask(Operation::Read, self.shared().bucket.get_opts(&path, options))
         };
         match get(version.e_tag.clone()).await {
             Err((Fault::NotModified, _)) | Ok(_) => {}
@@ -364,22 +441,15 @@ impl Attempt<'_> {
         }
     }
 
-    /// Removes everything that this probe has made.
-    async fn clean(&self) -> Tried {
+    async fn delete(&self) -> Tried {
         self.put("deleted", "first", PutMode::Overwrite).await?;
-        let mut paths = Vec::new();
-        let listed = self.shared().list(AREA, &self.probe.id, None, |object| {
-            paths.push(object.location);
-            true
-        });
-        listed.await.map_err(|error| (Fault::Unclear, error.to_string()))?;
-        for path in paths {
-            match self.shared().ask(self.shared().bucket.delete(&path)).await {
-                Ok(()) | Err((Fault::NotFound, _)) => {}
-                Err(other) => return Err(other.into()),
-            }
+        let path = self.path("deleted");
+        self.probe.remove(&path).await?;
+        match self.shared().ask(Operation::Read, self.shared().bucket.head(&path)).await {
+            Err((Fault::NotFound, _)) => Ok(()),
+            Ok(_) => Err(broken("an object that was deleted is still there")),
+            Err(other) => Err(other.into()),
         }
-        Ok(())
     }
 }
 
@@ -393,7 +463,9 @@ fn one_winner(
     for tried in tries {
         match tried {
             Ok(version) => winners.push(version),
-            Err((Fault::Refused, why)) => return Err(Trouble::Asked(Fault::Refused, why)),
+            Err((fault @ (Fault::Refused | Fault::Rejected), why)) => {
+                return Err(Trouble::Asked(fault, why));
+            }
             Err(_) => {}
         }
     }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use object_store::{PutMode, PutOptions, UpdateVersion};
 
 use super::envelope::Envelope;
+use super::reach::Operation;
 use super::{Fault, Known, Shared, payload};
 use crate::port::{Expect, Name, Op, Revision, StoreError, Write};
 
@@ -50,12 +51,14 @@ impl Shared {
         let mut patience = self.patience();
         loop {
             let put = self.bucket.put_opts(&path, object.clone(), PutOptions::default());
-            match self.ask(put).await {
+            match self.ask(Operation::Write, put).await {
                 Ok(_) => {
                     self.known.remove(&name);
                     return Ok(envelope.revision);
                 }
-                Err((Fault::Refused, why)) => return Err(StoreError::Unavailable(why)),
+                Err((Fault::Refused | Fault::Rejected, why)) => {
+                    return Err(StoreError::Unavailable(why));
+                }
                 Err((_, why)) => {
                     if !patience.wait().await {
                         return Err(StoreError::Unknown(why));
@@ -131,12 +134,12 @@ impl Shared {
         let mut may_have_happened = false;
         loop {
             let put = self.bucket.put_opts(&path, object.clone(), mode.clone().into());
-            let (told, why) = match self.ask(put).await {
+            let (told, why) = match self.ask(Operation::Write, put).await {
                 Ok(done) => {
                     let known = done.e_tag.is_some() || done.version.is_some();
                     return Ok(Put::Done(known.then(|| UpdateVersion::from(done))));
                 }
-                Err((Fault::Refused, why)) if !may_have_happened => {
+                Err((Fault::Refused | Fault::Rejected, why)) if !may_have_happened => {
                     return Err(StoreError::Unavailable(why));
                 }
                 Err((fault, why)) => (fault == Fault::Lost && !may_have_happened, why),

@@ -1,5 +1,7 @@
 //! Which stores are taken, and which are refused.
 
+use std::time::Duration;
+
 use lockd_cloud::{Azurite, Double, Flaw, GcsDouble, Moto, Op, S3Double};
 
 use super::super::{Location, ObjectOptions, ObjectStore, Outcome, Report, Thoroughness};
@@ -73,4 +75,39 @@ async fn missing_rights_are_told_apart_from_broken_promises() {
         assert_eq!(denied.map(|one| one.name), Some(check));
         assert!(report.why().unwrap().contains("denied"));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clear_answer_is_not_called_no_answer() {
+    for (flaw, did) in [(Flaw::RefusesIfMatch, "412"), (Flaw::DoesNotKnowIfMatch, "400")] {
+        let double = S3Double::start().await;
+        double.set_flaw(flaw);
+        let patience = Duration::from_secs(60);
+        let store = open(&ObjectOptions { patience, ..at(&double.endpoint(), "p") });
+        let start = tokio::time::Instant::now();
+        let report = store.probe(Thoroughness::START).await;
+        assert!(start.elapsed() < patience / 2, "{flaw:?}: it took the whole retry time");
+        assert!(!report.is_unanswered(), "{flaw:?}: {report:?}");
+        assert_eq!(failed(&report), ["replace only if unchanged"], "{flaw:?}: {report:?}");
+        assert!(report.why().unwrap().contains(did), "{flaw:?}: {:?}", report.why());
+        assert_eq!(double.keys("lockd"), Vec::<String>::new(), "{flaw:?}: it cleans up");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_probe_made_is_removed_also_where_lists_are_late() {
+    let double = S3Double::start().await;
+    double.set_flaw(Flaw::ListsNothing);
+    let report = probe(&double).await;
+    assert!(report.passed(), "{report:?}");
+    assert_eq!(double.keys("lockd"), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_probe_cannot_remove_is_named() {
+    let double = S3Double::start().await;
+    double.deny(Op::Delete);
+    let report = probe(&double).await;
+    assert!(!report.left.is_empty());
+    assert_eq!(report.left, double.keys("lockd"), "{report:?}");
 }

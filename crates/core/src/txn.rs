@@ -107,14 +107,7 @@ pub fn join(
     let mut next = match record {
         Some(TxnRecord { state: TxnState::Decided(_), .. }) => return Err(JoinRefused::Decided),
         Some(record) => record.clone(),
-        None => TxnRecord {
-            state: TxnState::Pending,
-            participants: Vec::new(),
-            term: 0,
-            created_at: now.wall,
-            updated_at: now.wall,
-            expires_at,
-        },
+        None => TxnRecord { expires_at, ..TxnRecord::not_begun(now) },
     };
     let mut joined = record.is_none();
     for key in keys {
@@ -185,8 +178,11 @@ pub enum By {
     Lapse(KeyName),
     /// Nobody holds a key under it any more.
     Abandoned,
-    /// A coordinator or an operator, whose right was tested before.
+    /// What was decided before is carried out, or an operator takes a key.
     Order,
+    /// A client or a coordinator, whose right was tested before. Its rollback of a transaction
+    /// that has not begun is a decision, too.
+    Client,
 }
 
 /// The wish to end a transaction.
@@ -197,6 +193,15 @@ pub struct Settle {
     pub by: By,
     pub fences: Vec<FenceCondition>,
     pub term: u64,
+}
+
+impl Settle {
+    /// Whether this is decided even where there is no record of the transaction. A commit is not:
+    /// no key takes part, so there is nothing that it could make visible.
+    #[must_use]
+    pub fn closes_unknown(&self) -> bool {
+        matches!((&self.by, &self.outcome), (By::Client, Outcome::Rollback(_)))
+    }
 }
 
 /// A decision and all that follows from it.
@@ -267,7 +272,7 @@ fn check(
                 return Err(DecideRefused::StillHeld);
             }
         }
-        By::Order => {}
+        By::Order | By::Client => {}
     }
     facts.check(&ask.fences)?;
     if ask.outcome == Outcome::Commit {
@@ -416,6 +421,19 @@ pub fn withdraw(
 }
 
 impl TxnRecord {
+    /// A transaction that has not begun. Decided and kept, it cannot begin any more.
+    #[must_use]
+    pub fn not_begun(now: Now) -> Self {
+        Self {
+            state: TxnState::Pending,
+            participants: Vec::new(),
+            term: 0,
+            created_at: now.wall,
+            updated_at: now.wall,
+            expires_at: now.wall,
+        }
+    }
+
     /// The same, before it has reached anybody.
     #[must_use]
     pub fn unapplied(&self) -> Self {

@@ -24,8 +24,9 @@ pub struct TxnRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TxnParticipant {
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
+    /// Absent: the server's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     pub key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_hash: Option<String>,
@@ -41,6 +42,9 @@ pub struct TxnReply {
     pub txn_id: String,
     /// `pending`, `commit` or `rollback`.
     pub state: String,
+    /// No key takes part: the rollback closed a transaction that had not begun.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
 }
 
 /// A transaction whole.

@@ -77,10 +77,10 @@ struct ListArgs {
 #[derive(Debug, Args)]
 struct Which {
     /// The transaction id
-    #[arg(value_name = "TXN", required_unless_present = "txn_id")]
+    #[arg(value_name = "TXN", required_unless_present = "txn_id", value_parser = crate::context::name)]
     argument: Option<String>,
     /// The transaction id
-    #[arg(long, value_name = "TXN", conflicts_with = "argument")]
+    #[arg(long, value_name = "TXN", conflicts_with = "argument", value_parser = crate::context::name)]
     txn_id: Option<String>,
 }
 
@@ -150,6 +150,9 @@ async fn decide(session: &Session, args: DecideArgs, state: &str) -> Done {
 }
 
 fn told(output: Format, reply: &TxnReply) -> Done {
+    if reply.unknown {
+        ui::note("no key takes part in this transaction: it was not known, and cannot begin now");
+    }
     ui::print(output, reply, || format!("{} {}", reply.txn_id, reply.state))
 }
 
@@ -191,7 +194,8 @@ fn whole(txn: &TxnView) -> String {
     for participant in &txn.participants {
         let reached = if participant.applied { "" } else { " (not reached yet)" };
         let reached = if txn.state == "pending" { "" } else { reached };
-        lines.push(format!("key:         {}/{}{reached}", participant.namespace, participant.key));
+        let namespace = participant.namespace.as_deref().unwrap_or("?");
+        lines.push(format!("key:         {namespace}/{}{reached}", participant.key));
     }
     lines.join("\n")
 }
@@ -208,7 +212,7 @@ fn participant(text: &str) -> Result<TxnParticipant, String> {
     };
     match name.split_once([':', '/']) {
         Some((namespace, key)) if !namespace.is_empty() && !key.is_empty() => Ok(TxnParticipant {
-            namespace: namespace.to_owned(),
+            namespace: Some(namespace.to_owned()),
             key: key.to_owned(),
             backend_hash: hash,
             applied: false,
@@ -224,7 +228,7 @@ mod tests {
     #[test]
     fn participants_are_written_with_their_namespace() {
         let read = participant("stock:shoes/42@0af3").unwrap();
-        assert_eq!((read.namespace.as_str(), read.key.as_str()), ("stock", "shoes/42"));
+        assert_eq!((read.namespace.as_deref(), read.key.as_str()), (Some("stock"), "shoes/42"));
         assert_eq!(read.backend_hash.as_deref(), Some("0af3"));
         assert_eq!(participant("default/orders").unwrap().key, "orders");
         assert!(participant("orders").is_err());

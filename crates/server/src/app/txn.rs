@@ -108,13 +108,32 @@ impl App {
         }
     }
 
-    /// Decides a transaction by order of a coordinator.
-    pub(crate) fn decide(self: &Arc<Self>, ask: Settle) -> Complete<Result<Outcome, Refused>> {
+    /// Decides a transaction for a client or a coordinator, and says how it stands then.
+    pub(crate) fn decide(self: &Arc<Self>, ask: Settle) -> Complete<Result<TxnRecord, Refused>> {
         let app = Arc::clone(self);
         self.tasks.complete(async move {
+            if ask.closes_unknown() {
+                app.enlist_first(ask.txn).await?;
+            }
             let outcome = app.records.settle(&ask).await;
-            app.counted(outcome.map_err(Refused::from))
+            app.counted(outcome.map_err(Refused::from))?;
+            let record = app.records.load_txn(ask.txn).await?;
+            // Removed since: with a retention of nothing.
+            record.ok_or(TxnRefused::NotFound.into())
         })
+    }
+
+    /// A lease that is alone in its transaction has no record of it, but is no unknown one: its
+    /// key takes part in what is decided.
+    async fn enlist_first(self: &Arc<Self>, txn: TxnId) -> Result<(), Refused> {
+        let Some(first) = self.records.live.alone_under(txn) else { return Ok(()) };
+        let until = self.clock().now().wall.plus(self.limits.default_ttl);
+        match self.records.enlist(txn, &[first], until).await {
+            // It was released, or another key has joined: the decision finds that.
+            Ok(()) | Err(CommitError::Refused(_)) => Ok(()),
+            Err(CommitError::Store(error)) => Err(Refused::Store(error)),
+            Err(CommitError::Contended) => Err(Refused::Contended),
+        }
     }
 
     /// Adds keys to a transaction by order of a coordinator. One that is decided in the same way

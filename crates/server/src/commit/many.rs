@@ -72,22 +72,22 @@ impl Records {
         Ok(Some((decode_txn(txn.as_str(), &stored)?, stored)))
     }
 
-    /// Decides a transaction and brings the decision to all its keys.
+    /// Decides a transaction and brings the decision to all its keys. The rollback of one that is
+    /// unknown leaves a record of it, which every key that would join meets.
     pub(crate) async fn settle(
         self: &Arc<Self>,
         ask: &Settle,
     ) -> Result<Outcome, CommitError<NotSettled>> {
         let mut still = Still::nothing(self);
         for _ in 0..ATTEMPTS_MAX {
-            let not_found = || CommitError::Refused(NotSettled::NotFound);
-            let seen = self.load_txn(ask.txn).await?.ok_or_else(not_found)?;
+            let (seen, _) = self.load_for(ask).await?;
             let keys: Vec<KeyName> = seen.participants.into_iter().map(|one| one.key).collect();
             let turns = self.turns(Some(ask.txn), keys.iter()).await;
-            let (record, stored) = self.load_txn_stored(ask.txn).await?.ok_or_else(not_found)?;
+            let (record, stored) = self.load_for(ask).await?;
             if !record.participants.iter().map(|one| &one.key).eq(&keys) {
                 continue;
             }
-            let target = (txn_name(ask.txn), Some(stored.revision));
+            let target = (txn_name(ask.txn), stored.as_ref().map(|stored| stored.revision));
             match self.settle_in_turn(ask, record, stored, keys, &mut still).await {
                 Err(CommitError::Store(StoreError::Conflict)) => {
                     self.metrics.store_conflicts.inc();
@@ -103,11 +103,36 @@ impl Records {
         Err(CommitError::Contended)
     }
 
+    /// Takes the place of a rollback that is being written for a transaction that has not begun,
+    /// because its conditions do not hold any more. The transaction can still begin.
+    pub(super) async fn begin_empty(&self, txn: TxnId) -> Result<(), StoreError> {
+        let record = TxnRecord::not_begun(self.clock.now());
+        let write = Write::Put(codec::encode_txn(&record));
+        let begun = Op { name: txn_name(txn), expect: Expect::unchanged(None), write };
+        match self.commit_plain(vec![due_op(record.expires_at, txn), begun]).await {
+            // The rollback was there first, and its conditions held then.
+            Ok(()) | Err(StoreError::Conflict) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The transaction that is to be settled, and what is stored of it.
+    async fn load_for(
+        &self,
+        ask: &Settle,
+    ) -> Result<(TxnRecord, Option<Stored>), CommitError<NotSettled>> {
+        match self.load_txn_stored(ask.txn).await? {
+            Some((record, stored)) => Ok((record, Some(stored))),
+            None if ask.closes_unknown() => Ok((TxnRecord::not_begun(self.clock.now()), None)),
+            None => Err(CommitError::Refused(NotSettled::NotFound)),
+        }
+    }
+
     async fn settle_in_turn(
         self: &Arc<Self>,
         ask: &Settle,
         record: TxnRecord,
-        stored: Stored,
+        stored: Option<Stored>,
         names: Vec<KeyName>,
         still: &mut Still,
     ) -> Result<Settling, CommitError<NotSettled>> {
@@ -123,7 +148,8 @@ impl Records {
         let kept = kept.flat_map(|(_, record)| txn::kept_fences(record, ask.txn));
         let conditions = kept.chain(&ask.fences).filter(|_| is_pending);
         let own = keys.iter().map(|(key, record)| (key, record));
-        let target = [(txn_name(ask.txn), Some(stored.revision))];
+        let revision = stored.as_ref().map(|stored| stored.revision);
+        let target = [(txn_name(ask.txn), revision)];
         let (facts, checks) = match self.tokens(still, own, conditions, Some(&target)).await? {
             Tokens::Known(facts, checks) => (facts, checks),
             Tokens::NotStill(conditions) => return Ok(Settling::NotStill(conditions)),
@@ -132,7 +158,7 @@ impl Records {
             .map_err(|refused| CommitError::Refused(NotSettled::Refused(refused)))?;
         let Settled { outcome, record, keys: changed } = settled;
         let mut batch = Batch { checks, ..Batch::default() };
-        batch.txn = record.map(|next| (ask.txn, Some(stored), next));
+        batch.txn = record.map(|next| (ask.txn, stored, next));
         // In the order of the keys, without those that the decision had reached before.
         let mut changed = changed.into_iter().peekable();
         for ((key, before), stored) in keys.into_iter().zip(revisions) {

@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::{BoxFuture, try_join_all};
 use lockd_core::fence::{Fence, FenceCondition, FenceFacts};
+use lockd_core::ids::TxnId;
 use lockd_core::key::KeyName;
 use lockd_core::pin::{self, Full, Pin, PinId, Pinned};
 use lockd_core::record::{Decided, KeyRecord};
 use lockd_store::{Expect, Name, Op, Revision, StoreError, Stored, Write};
 
+use super::many::TXN_PREFIX;
 use super::{ATTEMPTS_MAX, CommitError, Loaded, MESSAGE_PREFIX, Records, record_name};
 
 /// A record that is about to be written, as it was when it was read.
@@ -262,9 +264,13 @@ impl Records {
     async fn touch(&self, target: &str) -> Result<(), StoreError> {
         let name = Name::from(target);
         let Some(Stored { bytes, revision }) = self.store.load(&name).await? else {
+            let txn = target.strip_prefix(TXN_PREFIX);
+            if let Some(txn) = txn.and_then(|txn| TxnId::parse(txn).ok()) {
+                return self.begin_empty(txn).await;
+            }
             let message = target.strip_prefix(MESSAGE_PREFIX);
             let Some(key) = message.and_then(|key| KeyName::parse_full(key).ok()) else {
-                // Keys and transactions are never made by a write with conditions.
+                // Keys are never made by a write with conditions.
                 return Ok(());
             };
             return self.forbid(&key).await.map(drop);

@@ -54,7 +54,7 @@ async fn read(call: &Call, body: Body) -> Result<Ask, ApiError> {
             let code = ErrorCode::TxnBackendMismatch;
             return Err(ApiError::new(StatusCode::CONFLICT, code, detail));
         }
-        let key = app.key(Some(&participant.namespace), &participant.key)?;
+        let key = app.key(participant.namespace.as_deref(), &participant.key)?;
         call.permit_to(key.namespace(), Access::ReadWrite)?;
         keys.push(key);
     }
@@ -140,8 +140,7 @@ pub(super) async fn commit(call: Call, body: Body) -> Result<Response, ApiError>
 #[utoipa::path(
     post, path = "/v1/txn/rollback", tag = "transactions", request_body = TxnRequest,
     responses(
-        (status = 200, description = "Rolled back", body = TxnReply),
-        (status = 404, description = "`txn_not_found`", body = ErrorBody),
+        (status = 200, description = "Rolled back; one that was unknown cannot begin any more", body = TxnReply),
         (status = 409, description = "Not decided, or decided otherwise", body = ErrorBody),
     )
 )]
@@ -149,13 +148,17 @@ pub(super) async fn rollback(call: Call, body: Body) -> Result<Response, ApiErro
     apply(call, body, Outcome::Rollback(Why::Asked)).await
 }
 
-/// Without participants only what was decided before is applied.
+/// Without participants only what was decided before is applied. A rollback of a transaction that
+/// is unknown here is kept, so that no key joins it after the others were rolled back.
 async fn apply(call: Call, body: Body, outcome: Outcome) -> Result<Response, ApiError> {
     let ask = read(&call, body).await?;
     if ask.keys.is_empty() {
-        let known = call.api.app.txn(ask.txn).await?.ok_or(NOT_FOUND)?;
-        if known.record.state == TxnState::Pending {
-            return Err(Refused::Txn(TxnRefused::Pending).into());
+        match call.api.app.txn(ask.txn).await? {
+            Some(known) if known.record.state == TxnState::Pending => {
+                return Err(Refused::Txn(TxnRefused::Pending).into());
+            }
+            None if outcome == Outcome::Commit => return Err(NOT_FOUND.into()),
+            Some(_) | None => {}
         }
     }
     settle(&call, ask, Some(outcome)).await
@@ -168,16 +171,20 @@ async fn settle(call: &Call, ask: Ask, outcome: Option<Outcome>) -> Result<Respo
     }
     let Some(outcome) = outcome else {
         let known = app.txn(ask.txn).await?.ok_or(NOT_FOUND)?;
-        return Ok(said(ask.txn, &known.record.state));
+        return Ok(said(ask.txn, &known.record));
     };
-    let by = By::Order;
+    let by = By::Client;
     let settle = Settle { txn: ask.txn, outcome, by, fences: ask.fences, term: ask.term };
-    let outcome = app.decide(settle).await?;
-    Ok(said(ask.txn, &TxnState::Decided(outcome)))
+    let record = app.decide(settle).await?;
+    Ok(said(ask.txn, &record))
 }
 
-fn said(txn: TxnId, state: &TxnState) -> Response {
-    reply::ok(&TxnReply { txn_id: txn.as_str().to_owned(), state: name_of(state).to_owned() })
+fn said(txn: TxnId, record: &TxnRecord) -> Response {
+    reply::ok(&TxnReply {
+        txn_id: txn.as_str().to_owned(),
+        state: name_of(&record.state).to_owned(),
+        unknown: record.participants.is_empty() && record.outcome().is_some(),
+    })
 }
 
 fn name_of(state: &TxnState) -> &'static str {
@@ -201,7 +208,7 @@ pub(super) async fn replay(call: Call, body: Body) -> Result<Response, ApiError>
     let app = &call.api.app;
     app.finish_txn(ask.txn).await?;
     let known = app.txn(ask.txn).await?.ok_or(NOT_FOUND)?;
-    Ok(said(ask.txn, &known.record.state))
+    Ok(said(ask.txn, &known.record))
 }
 
 /// Transactions that have a record, by pages.
@@ -249,7 +256,7 @@ fn view(known: &app::TxnView) -> TxnView {
         TxnState::Pending | TxnState::Decided(Outcome::Commit) => None,
     };
     let participants = participants.iter().map(|one| TxnParticipant {
-        namespace: one.key.namespace().to_owned(),
+        namespace: Some(one.key.namespace().to_owned()),
         key: one.key.key().to_owned(),
         backend_hash: None,
         applied: one.applied,

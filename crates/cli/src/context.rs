@@ -2,7 +2,8 @@
 //! `eval "$(lockd client acquire ...)"` has set.
 //!
 //! The lease in the environment belongs to the key in the environment, and is never shown for
-//! another one.
+//! another one. A name that is given but empty is never replaced by another one: it is what an
+//! unset variable leaves behind.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,20 +38,28 @@ pub(crate) struct Environment {
     queue: BTreeMap<String, String>,
 }
 
+/// A name as an argument or a flag gives it.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("it is empty; is a variable unset?".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// A lease as flags name it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LeaseFlags {
     /// The key; then the first argument is not the key
-    #[arg(long, short, value_name = "KEY")]
+    #[arg(long, short, value_name = "KEY", value_parser = crate::context::name)]
     pub(crate) key: Option<String>,
     /// Id of the lease [env: LOCKD_CLIENT_LEASE]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     pub(crate) lease: Option<String>,
     /// Fencing token of the lease [env: LOCKD_CLIENT_FENCING_TOKEN]
     #[arg(long, value_name = "N")]
     pub(crate) fencing_token: Option<u64>,
     /// Transaction of the lease [env: LOCKD_CLIENT_TXN_ID]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     pub(crate) txn_id: Option<String>,
 }
 
@@ -63,7 +72,7 @@ impl Environment {
 
     pub(crate) fn of(vars: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut ours = Self::default();
-        for (name, value) in vars.into_iter().filter(|(_, value)| !value.trim().is_empty()) {
+        for (name, value) in vars {
             if let Some(name) = name.strip_prefix(PREFIX) {
                 ours.client.insert(name.to_owned(), value);
             } else if let Some(name) = name.strip_prefix(QUEUE_PREFIX) {
@@ -74,23 +83,38 @@ impl Environment {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.client.get(name).map(String::as_str)
+        self.client.get(name).map(String::as_str).filter(|value| !value.trim().is_empty())
+    }
+
+    /// A variable that names something. One that is set but empty names nothing, and does not
+    /// count as absent.
+    ///
+    /// # Errors
+    /// When it is set but empty.
+    pub(crate) fn named(&self, name: &str) -> Done<Option<&str>> {
+        given(PREFIX, name, self.client.get(name))
     }
 
     /// A variable about the message that was taken.
     pub(crate) fn of_queue(&self, name: &str) -> Option<&str> {
-        self.queue.get(name).map(String::as_str)
+        self.queue.get(name).map(String::as_str).filter(|value| !value.trim().is_empty())
+    }
+
+    /// As [`Environment::named`], about the message that was taken.
+    ///
+    /// # Errors
+    /// When it is set but empty.
+    pub(crate) fn named_of_queue(&self, name: &str) -> Done<Option<&str>> {
+        given(QUEUE_PREFIX, name, self.queue.get(name))
     }
 
     /// The key that is meant: the named one, else that of the environment.
-    pub(crate) fn key(&self, named: Option<String>) -> Option<String> {
-        named.or_else(|| self.get("KEY").map(str::to_owned))
-    }
-
-    /// The key that is meant, or what to do about there being none.
     pub(crate) fn need_key(&self, named: Option<String>) -> Done<String> {
-        self.key(named)
-            .ok_or_else(|| Problem::usage("no key").hint("name one, or set LOCKD_CLIENT_KEY"))
+        let key = match named {
+            Some(named) => Some(named),
+            None => self.named("KEY")?.map(str::to_owned),
+        };
+        key.ok_or_else(|| Problem::usage("no key").hint("name one, or set LOCKD_CLIENT_KEY"))
     }
 
     /// The lease to show for a key, if there is one.
@@ -100,7 +124,11 @@ impl Environment {
         namespace: Option<&str>,
         flags: &LeaseFlags,
     ) -> Done<Option<LeaseContext>> {
-        let known = self.get("LEASE").filter(|_| self.is_about(key, namespace));
+        let known = match flags.lease {
+            Some(_) => self.get("LEASE"),
+            None => self.named("LEASE")?,
+        };
+        let known = known.filter(|_| self.is_about(key, namespace));
         let Some(lease_id) = flags.lease.as_deref().or(known) else {
             return Ok(None);
         };
@@ -153,6 +181,16 @@ impl Environment {
             (None, _) | (_, None) => true,
         };
         same_key && same_namespace
+    }
+}
+
+fn given<'a>(prefix: &str, name: &str, value: Option<&'a String>) -> Done<Option<&'a str>> {
+    match value.map(String::as_str) {
+        Some(value) if value.trim().is_empty() => {
+            let problem = Problem::usage(format!("{prefix}{name} is set but empty"));
+            Err(problem.hint("give it a value, or unset it"))
+        }
+        value => Ok(value),
     }
 }
 
@@ -239,17 +277,25 @@ mod tests {
     }
 
     #[test]
-    fn blank_variables_count_as_absent() {
-        let environment = environment(&[("KEY", " "), ("SERVER", "")]);
-        assert_eq!(environment.get("KEY"), None);
-        assert_eq!(environment.get("SERVER"), None);
+    fn a_variable_that_is_set_but_empty_is_not_absent() {
+        let blank = environment(&[("KEY", " "), ("LEASE", ""), ("ETAG", "")]);
+        let problem = blank.need_key(None).unwrap_err();
+        assert_eq!(problem.exit().unwrap().code(), 2);
+        assert!(problem.to_string().contains("LOCKD_CLIENT_KEY is set but empty"), "{problem}");
+        let problem = blank.lease("k", None, &LeaseFlags::default()).unwrap_err().to_string();
+        assert!(problem.contains("LOCKD_CLIENT_LEASE is set but empty"), "{problem}");
+        assert_eq!(blank.get("ETAG"), None, "which names nothing");
+        // What a flag says needs no variable.
+        assert_eq!(blank.need_key(Some("k".into())).unwrap(), "k");
+        let flags = LeaseFlags { lease: Some("L".into()), ..LeaseFlags::default() };
+        assert!(blank.lease("k", None, &flags).unwrap().is_some());
     }
 
     #[test]
     fn the_environment_only_fills_in_an_absent_key() {
-        assert_eq!(held().key(Some("other".into())).as_deref(), Some("other"));
-        assert_eq!(held().key(None).as_deref(), Some("orders"));
-        assert_eq!(Environment::default().key(None), None);
+        assert_eq!(held().need_key(Some("other".into())).unwrap(), "other");
+        assert_eq!(held().need_key(None).unwrap(), "orders");
+        assert!(Environment::default().need_key(None).is_err());
     }
 
     #[test]

@@ -113,9 +113,11 @@ pub struct Acquire<W> {
 }
 
 impl Acquire<NoWaitSet> {
+    /// Without a key the server generates one.
     pub(crate) fn new(client: Client, key: Option<String>) -> Self {
         let request = AcquireRequest {
             namespace: client.settings().namespace.clone(),
+            generate_key: key.is_none(),
             key,
             owner: client.settings().owner.clone(),
             ..AcquireRequest::default()
@@ -226,8 +228,13 @@ impl<W> Acquire<W> {
         request.block_seconds = Some(self.wait.seconds()?);
         let name = self.name.clone().unwrap_or_else(new_request_id);
         let sent = clock.now();
-        let mut call =
-            self.client.call(Method::POST, path::ACQUIRE).named(&name)?.json(&request)?;
+        let call = self.client.call(Method::POST, path::ACQUIRE).named(&name)?.json(&request)?;
+        let mut call = call
+            .naming("key", request.key.as_deref())
+            .naming("namespace", request.namespace.as_deref())
+            .naming("owner", Some(&request.owner))
+            .naming("transaction id", request.txn_id.as_deref())
+            .checked()?;
         call.patience = self.wait.patience(&self.client, sent)?;
         let mut asked = Unanswered::new(self.client.clone(), call);
         if self.name.is_some() {

@@ -23,6 +23,9 @@ use crate::error::{Failed, Failure};
 const QUERY: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
+/// Parameters that name something.
+const NAMES: [&str; 4] = ["namespace", "key", "queue", "message_id"];
+
 /// Whether a request that may have had its effect can be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
@@ -56,6 +59,8 @@ pub(crate) struct Call {
     query: Vec<(&'static str, String)>,
     headers: HeaderMap,
     body: Source,
+    /// What is named by an empty text: then the call is not made.
+    empty: Option<&'static str>,
     pub(crate) repeat: Repeat,
     pub(crate) patience: Patience,
 }
@@ -73,6 +78,7 @@ impl Call {
             query: Vec::new(),
             headers: HeaderMap::new(),
             body: Source::bytes(""),
+            empty: None,
             repeat: Repeat::Harmless,
             patience,
         }
@@ -89,8 +95,29 @@ impl Call {
     }
 
     pub(crate) fn query(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.query.push((name, value.into()));
+        let value = value.into();
+        if NAMES.contains(&name) {
+            self = self.naming(name, Some(&value));
+        }
+        self.query.push((name, value));
         self
+    }
+
+    /// Says what the body names. Servers differ in what they make of an empty name: some fill in
+    /// another one. So a call with one is never made.
+    pub(crate) fn naming(mut self, what: &'static str, name: Option<&str>) -> Self {
+        if name.is_some_and(|name| name.trim().is_empty()) {
+            self.empty.get_or_insert(what);
+        }
+        self
+    }
+
+    /// The call, if all that it names has a name.
+    pub(crate) fn checked(self) -> Result<Self, Failed> {
+        match self.empty {
+            Some(what) => Err(Failure::invalid(format!("the {what} is empty"))),
+            None => Ok(self),
+        }
     }
 
     pub(crate) fn query_if(self, name: &'static str, value: Option<&str>) -> Self {
@@ -102,6 +129,9 @@ impl Call {
 
     /// Adds a header; several of one name are kept in order.
     pub(crate) fn header(mut self, name: &'static str, value: &str) -> Result<Self, Failed> {
+        if [header::LEASE_ID, header::TXN_ID].contains(&name) {
+            self = self.naming(name, Some(value)).checked()?;
+        }
         let value = HeaderValue::from_str(value)
             .map_err(|error| Failure::invalid(format!("bad value for {name}")).because(error))?;
         self.headers.append(HeaderName::from_static(name), value);
@@ -145,6 +175,9 @@ impl Call {
 
     /// The request for one attempt; `None` when its body was used up by an earlier one.
     pub(crate) async fn request(&self, to: &Endpoint) -> Result<Option<Request<Upload>>, Failed> {
+        if let Some(what) = self.empty {
+            return Err(Failure::invalid(format!("the {what} is empty")));
+        }
         let opened = self.body.open().await;
         let opened = opened
             .map_err(|error| Failure::source("the document to send cannot be opened", error))?;

@@ -117,7 +117,7 @@ impl Client {
         RawMessage::new(self.clone(), receipt)
     }
 
-    /// Asks for a key that the server makes up.
+    /// Asks for a key that the server generates, different for every caller.
     pub fn lease_new_key(&self) -> Acquire<NoWaitSet> {
         Acquire::new(self.clone(), None)
     }
@@ -243,6 +243,7 @@ impl Client {
             reason: reason.to_owned(),
         };
         let call = self.call(Method::POST, path::LEASES_REVOKE).repeat(Repeat::Unsent);
+        let call = call.naming("key", Some(key)).naming("namespace", self.namespace_or(namespace));
         Ok(self.fetch(&call.json(&request)?).await?.json()?)
     }
 

@@ -269,6 +269,8 @@ pub(crate) async fn keepalive(
     };
     let token = context.token.map(|token| token.to_string());
     let call = Call::new(Method::POST, path::KEEPALIVE, patience)
+        .naming("namespace", request.namespace.as_deref())
+        .naming("lease id", Some(&request.lease_id))
         .header_if(header::FENCING_TOKEN, token.as_deref())?
         .json(&request)?;
     let loaded = client.fetch(&call).await?;

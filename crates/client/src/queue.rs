@@ -243,7 +243,10 @@ impl Queue {
     }
 
     fn call(&self, path: &'static str) -> Call {
-        self.client.call(Method::POST, path)
+        self.client
+            .call(Method::POST, path)
+            .naming("queue", Some(&self.name))
+            .naming("namespace", self.namespace.as_deref())
     }
 
     fn request(&self) -> QueueRequest {

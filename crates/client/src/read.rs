@@ -262,7 +262,11 @@ impl ReadMany {
     }
 
     async fn send(self) -> Result<Vec<Entry>, Failed> {
-        let call = self.client.call(Method::POST, path::READ).json(&self.request)?;
+        let mut call = self.client.call(Method::POST, path::READ).json(&self.request)?;
+        call = call.naming("namespace", self.request.namespace.as_deref());
+        for key in &self.request.keys {
+            call = call.naming("key", Some(key));
+        }
         let reply: ReadReply = self.client.fetch_document(&call).await?.json()?;
         if reply.entries.len() != self.request.keys.len() {
             return Err(Failure::garbled("it has another number of entries than keys"));

@@ -137,6 +137,8 @@ pub(crate) async fn send(
     };
     let token = context.token.map(|token| token.to_string());
     let call = Call::new(Method::POST, path::RELEASE, patience)
+        .naming("namespace", request.namespace.as_deref())
+        .naming("lease id", Some(&request.lease_id))
         .named(name)?
         .header_if(header::FENCING_TOKEN, token.as_deref())?;
     let call = fences(call, conditions)?.json(&request)?;

@@ -13,8 +13,8 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use hyper::body::Frame;
 use lockd_client::wire::state::Metadata;
 use lockd_client::{
-    AdminKind, Client, CycleError, Lease, LeaseContext, ReadKind, ReleaseKind, Source, UpdateKind,
-    secs,
+    AcquireKind, AdminKind, Client, CycleError, Lease, LeaseContext, ReadKind, ReleaseKind, Source,
+    UpdateKind, secs,
 };
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -32,6 +32,33 @@ async fn client(fake: &Fake) -> Client {
 async fn held(fake: &Fake, client: &Client) -> Lease {
     fake.then(ACQUIRE, granted(secs(30), 5)).always(RELEASE, released);
     client.lease("jobs/7").await.unwrap()
+}
+
+#[tokio::test]
+async fn an_empty_name_is_never_sent() {
+    let fake = Fake::default();
+    let client = client(&fake).await;
+    for blank in ["", "  "] {
+        let said = |what: &str| format!("the request is not valid: the {what} is empty");
+        let acquire = client.lease(blank).await.unwrap_err();
+        assert_eq!((acquire.kind(), acquire.to_string()), (AcquireKind::Invalid, said("key")));
+        let acquire = client.lease("k").namespace(blank).await.unwrap_err();
+        assert_eq!(acquire.to_string(), said("namespace"));
+        let acquire = client.lease("k").owner(blank).await.unwrap_err();
+        assert_eq!(acquire.to_string(), said("owner"));
+        let acquire = client.lease("k").txn(blank).await.unwrap_err();
+        assert_eq!(acquire.to_string(), said("transaction id"));
+        let read = client.get(blank).await.unwrap_err();
+        assert_eq!((read.kind(), read.to_string()), (ReadKind::Invalid, said("key")));
+        let read = client.read_many(["k", blank]).await.unwrap_err();
+        assert_eq!(read.to_string(), said("key"));
+        assert_eq!(client.describe(None, blank).await.unwrap_err().to_string(), said("key"));
+        let enqueued = client.queue(blank).enqueue("x").await.unwrap_err();
+        assert_eq!(enqueued.to_string(), said("queue"));
+        let taken = client.queue("q").namespace(blank).dequeue().await.unwrap_err();
+        assert_eq!(taken.to_string(), said("namespace"));
+    }
+    assert!(fake.asked_already(ACQUIRE).is_empty(), "also none that gives a grant back");
 }
 
 fn document(text: &'static [u8]) -> Answer {
@@ -64,7 +91,10 @@ async fn acquiring_says_all_that_was_asked_for() {
     fake.then(ACQUIRE, granted(secs(30), 6)).then(ACQUIRE, granted(secs(30), 7));
     client.lease_new_key().detached().await.unwrap();
     client.lease("k").wait_forever().detached().await.unwrap();
-    assert_eq!(fake.asked(ACQUIRE).await.json(), json!({ "owner": "me", "block_seconds": -1 }));
+    assert_eq!(
+        fake.asked(ACQUIRE).await.json(),
+        json!({ "owner": "me", "block_seconds": -1, "generate_key": true })
+    );
     assert_eq!(fake.asked(ACQUIRE).await.json()["block_seconds"], 0);
 }
 

@@ -67,13 +67,13 @@ impl KeyName {
         Self { full, namespace_len }
     }
 
-    /// Reads back what [`KeyName::as_str`] gave, or what a caller wrote as `namespace/key`.
+    /// Reads back what [`KeyName::as_str`] gave, or what a caller wrote as `namespace/key`. No
+    /// slash before the namespace is dropped: `/a/b` has an empty namespace, it is not `b` in `a`.
     ///
     /// # Errors
     /// When a part breaks its rule, or there is no slash.
     pub fn parse_full(full: &str) -> Result<Self, NameRefused> {
         let full = full.trim();
-        let full = full.strip_prefix('/').unwrap_or(full);
         let (namespace, key) = full.split_once('/').ok_or(NameRefused::KeyMissing)?;
         Self::parse(namespace, key)
     }
@@ -177,5 +177,8 @@ mod tests {
         assert_eq!((name.namespace(), name.key()), ("ns", "a/b"));
         assert_eq!(KeyName::parse_full(name.as_str()), Ok(name));
         assert_eq!(KeyName::parse_full("alone"), Err(NameRefused::KeyMissing));
+        for unnamed in ["/a/b", " /a/b", "/a", "/"] {
+            assert_eq!(KeyName::parse_full(unnamed), Err(NameRefused::Namespace), "{unnamed}");
+        }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) use refused::{Refused, TxnRefused};
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub(crate) default_namespace: String,
+    /// An acquire that names no key means a generated one.
+    pub(crate) generate_keys: bool,
     pub(crate) default_ttl: Span,
     pub(crate) max_ttl: Span,
     /// The longest wait of an acquire that asks for the server's own.
@@ -139,10 +141,9 @@ impl App {
         KeyName::parse(self.namespace(namespace), key)
     }
 
+    /// The default stands in for a namespace that is absent, never for one that is empty: that is
+    /// what an unset variable leaves, and it is refused like any other wrong name.
     pub(crate) fn namespace<'a>(&'a self, namespace: Option<&'a str>) -> &'a str {
-        match namespace.map(str::trim) {
-            Some(namespace) if !namespace.is_empty() => namespace,
-            Some(_) | None => &self.limits.default_namespace,
-        }
+        namespace.map_or(&self.limits.default_namespace, str::trim)
     }
 }

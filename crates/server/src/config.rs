@@ -59,6 +59,11 @@ pub const SETTINGS: &[Setting] = &[
     value("gcs-endpoint", "", "URL of the service, instead of Google's own"),
     switch("allow-network-fs", "false", "Allow the embedded store on a network file system"),
     value("default-namespace", "default", "Namespace of requests that name none"),
+    switch(
+        "generate-keys",
+        "false",
+        "Generate a key for an acquire that names none, as Go clients expect",
+    ),
     value("default-ttl", "30s", "Time to live of leases that ask for none"),
     value("max-ttl", "30m", "Longest time to live; longer wishes are cut to it"),
     value("acquire-block", "60s", "Wait of an acquire that leaves it to the server"),
@@ -119,6 +124,8 @@ pub struct Settings {
     pub store: StoreSetting,
     pub allow_network_fs: bool,
     pub default_namespace: String,
+    /// An acquire that names no key is granted a generated one without asking for it.
+    pub generate_keys: bool,
     pub default_ttl: Duration,
     pub max_ttl: Duration,
     pub acquire_block: Duration,

@@ -344,6 +344,7 @@ fn span(duration: Duration) -> Span {
 fn limits(settings: &Settings) -> Limits {
     Limits {
         default_namespace: settings.default_namespace.clone(),
+        generate_keys: settings.generate_keys,
         default_ttl: span(settings.default_ttl),
         max_ttl: span(settings.max_ttl),
         acquire_block: span(settings.acquire_block),

@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct AcquireRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Absent: the server makes one up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The server generates the key, and the request names none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub generate_key: bool,
     /// Zero or absent: the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<i64>,

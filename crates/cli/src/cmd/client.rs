@@ -58,7 +58,7 @@ pub(crate) struct Global {
           default_value = SERVER)]
     pub(crate) server: String,
     /// Namespace of the key; otherwise the server's default [env: LOCKD_CLIENT_NAMESPACE]
-    #[arg(long, short, global = true, value_name = "NAME")]
+    #[arg(long, short, global = true, value_name = "NAME", value_parser = crate::context::name)]
     pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) tls: BundleArgs,
@@ -144,10 +144,12 @@ pub(crate) struct Session {
 
 impl Session {
     /// The namespace of the message in the environment, unless a flag names another.
-    fn queue_namespace(&self) -> Option<&str> {
-        let of_queue = self.environment.of_queue("NAMESPACE");
-        let by_flag = self.namespace() != self.environment.get("NAMESPACE");
-        if by_flag { self.namespace() } else { of_queue.or(self.namespace()) }
+    fn queue_namespace(&self) -> Done<Option<&str>> {
+        if self.namespace() != self.environment.get("NAMESPACE") {
+            // By flag.
+            return Ok(self.namespace());
+        }
+        Ok(self.environment.named_of_queue("NAMESPACE")?.or(self.namespace()))
     }
 
     /// Who holds what this command leaves behind, where nothing says otherwise. This process is gone
@@ -176,12 +178,14 @@ impl Session {
             builder = builder.bundle(bundle);
             shown = Some(path);
         }
-        let namespace =
-            global.namespace.or_else(|| environment.get("NAMESPACE").map(str::to_owned));
+        let namespace = match global.namespace {
+            Some(namespace) => Some(namespace),
+            None => environment.named("NAMESPACE")?.map(str::to_owned),
+        };
         if let Some(namespace) = &namespace {
             builder = builder.namespace(namespace);
         }
-        if let Some(owner) = environment.get("OWNER") {
+        if let Some(owner) = environment.named("OWNER")? {
             builder = builder.owner(owner);
         }
         if let Some(attempts) = attempts {

@@ -194,7 +194,10 @@ fn client(url: &str, bundle: Option<&Path>, flag: &str) -> anyhow::Result<Client
         match pair.split_once('=') {
             Some(("insecure", "1" | "true")) => insecure = true,
             Some(("insecure", "0" | "false")) => insecure = false,
-            Some(("namespace", name)) => namespace = Some(name),
+            Some(("namespace", name)) => {
+                anyhow::ensure!(!name.trim().is_empty(), "the namespace in {written:?} is empty");
+                namespace = Some(name);
+            }
             Some(_) | None => {
                 anyhow::bail!(
                     "{pair:?} in {written:?} is not known: insecure=1 and namespace=NAME are"
@@ -237,6 +240,7 @@ mod tests {
         let told = |url: &str| with(url, Certificates::default());
         assert_eq!(told("lockd://127.0.0.1:9341?insecure=1"), Ok(()));
         assert_eq!(told("lockd://a:1,b:1?insecure=1&namespace=ha"), Ok(()));
+        assert!(told("lockd://a:1?insecure=1&namespace=").unwrap_err().contains("is empty"));
         assert!(told("lockd://a:1?secure=1").unwrap_err().contains("not known"));
         assert!(told("lockd://,?insecure=1").unwrap_err().contains("lockd://host:port"));
         assert!(told("consul://user:secret@a").unwrap_err().contains("begins with lockd://"));

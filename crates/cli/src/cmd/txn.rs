@@ -77,10 +77,12 @@ struct ListArgs {
 #[derive(Debug, Args)]
 struct Which {
     /// The transaction id
-    #[arg(value_name = "TXN", required_unless_present = "txn_id", value_parser = crate::context::name)]
+    #[arg(value_name = "TXN", required_unless_present = "txn_id",
+          value_parser = crate::context::name)]
     argument: Option<String>,
     /// The transaction id
-    #[arg(long, value_name = "TXN", conflicts_with = "argument", value_parser = crate::context::name)]
+    #[arg(long, value_name = "TXN", conflicts_with = "argument",
+          value_parser = crate::context::name)]
     txn_id: Option<String>,
 }
 

@@ -103,6 +103,10 @@ impl Wish {
         let repeat = if self.txn_id.is_some() { Repeat::Unsent } else { Repeat::Harmless };
         let request = self.request(usize::try_from(count).unwrap_or(1))?;
         let mut call = self.queue.call(path).repeat(repeat).json(&request)?;
+        call = call
+            .naming("owner", Some(&self.owner))
+            .naming("transaction id", self.txn_id.as_deref())
+            .checked()?;
         call.patience = self.wait.patience(client, client.clock().now())?;
         match client.open(&call).await {
             Ok(reply) => {

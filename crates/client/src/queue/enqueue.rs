@@ -152,6 +152,7 @@ impl Enqueue {
         let body = self.payload?.framed(envelope.head, envelope.tail);
         let name = self.name.unwrap_or_else(new_request_id);
         let call = self.queue.call(path::QUEUE_ENQUEUE).named(&name)?;
+        let call = call.naming("transaction id", request.txn_id.as_deref());
         let call = fences(call, &self.fences)?.body_of(envelope.content_type, body);
         let client = &self.queue.client;
         let reply: EnqueueReply = client.fetch(&call).await?.json()?;

@@ -245,6 +245,7 @@ impl Raw {
         let default_namespace = self.parse("default-namespace", |text| {
             lockd_core::key::parse_namespace(text).map_err(|refused| BadValue(refused.to_string()))
         });
+        let generate_keys = self.parse("generate-keys", value::switch);
         let identity = self.identity(home);
         let queue = self.queue();
         let json_max = self.parse("json-max", value::bytes);
@@ -270,6 +271,7 @@ impl Raw {
             store: store?,
             allow_network_fs: allow_network_fs?,
             default_namespace: default_namespace?,
+            generate_keys: generate_keys?,
             default_ttl: default_ttl?,
             max_ttl: max_ttl?,
             acquire_block: acquire_block?,

@@ -215,7 +215,7 @@ pub(super) async fn delete_all(call: Call, body: Body) -> Result<Response, ApiEr
 }
 
 fn viewer(call: &Call, params: &Params<'_>) -> Result<Viewer, ApiError> {
-    if request::text(call.headers(), names::LEASE_ID).is_none() && params.flag("public") {
+    if request::lease_header(call.headers())?.is_none() && params.flag("public") {
         return Ok(Viewer::Public);
     }
     let proof: Proof = request::proof(call.headers())?;
@@ -223,10 +223,10 @@ fn viewer(call: &Call, params: &Params<'_>) -> Result<Viewer, ApiError> {
 }
 
 fn which(params: &Params<'_>) -> Result<Which, ApiError> {
-    match (params.get("id"), params.get("name")) {
-        (Some(id), _) => Ok(Which::Id(id.into())),
-        (None, Some(name)) => Ok(Which::Name(name.into())),
-        (None, None) => {
+    match (params.given("id"), params.given("name")) {
+        (Some(id), _) if !id.is_empty() => Ok(Which::Id(id.into())),
+        (None, Some(name)) if !name.is_empty() => Ok(Which::Name(name.into())),
+        (_, _) => {
             let detail = "say which attachment: ?name= or ?id=";
             Err(bad(ErrorCode::MissingAttachment, detail))
         }

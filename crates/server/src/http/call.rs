@@ -79,7 +79,7 @@ impl Call {
 
     /// The key in the query string.
     pub(super) fn query_key(&self, params: &Params<'_>) -> Result<KeyName, ApiError> {
-        self.key(params.get("namespace"), params.get("key").unwrap_or_default())
+        self.key(params.given("namespace"), params.get("key").unwrap_or_default())
     }
 
     /// The key of a lease that is named by its id alone. A lease in a namespace that the caller

@@ -47,9 +47,9 @@ async fn acquire_ask(call: &Call, body: Body) -> Result<(AcquireAsk, String), Ap
     let (app, headers) = (&call.api.app, call.headers());
     let (ask, text) = request::json::<AcquireRequest>(app, body, COMMAND_BYTES_MAX).await?;
     let params = call.params();
-    let namespace = ask.namespace.as_deref().or_else(|| params.get("namespace"));
-    let named = ask.key.as_deref().map(str::trim).filter(|key| !key.is_empty());
-    let shown = match named.or_else(|| params.get("key")) {
+    let namespace = ask.namespace.as_deref().or_else(|| params.given("namespace"));
+    let named = ask.key.as_deref().or_else(|| params.given("key"));
+    let shown = match asked_key(app, named, ask.generate_key)? {
         Some(key) => without_namespace(key, app.namespace(namespace)).to_owned(),
         None => app.ids.uuid(app.clock().now().wall).to_string(),
     };
@@ -63,10 +63,34 @@ async fn acquire_ask(call: &Call, body: Body) -> Result<(AcquireAsk, String), Ap
         ttl: request::ttl(app, ask.ttl_seconds, ask.ttl_ms)?,
         block: block(app, ask.block_seconds),
         if_not_exists: ask.if_not_exists,
-        txn: request::txn(ask.txn_id.as_deref().or_else(|| request::text(headers, names::TXN_ID)))?,
+        txn: request::joined_txn(ask.txn_id.as_deref(), headers)?,
         stamp: request::stamp(call, "acquire", &[&text])?,
     };
     Ok((ask, shown))
+}
+
+/// The key that is named; `None` for one that the server generates. A key that every caller gets
+/// for itself excludes nobody, so it takes more than a missing name to get one.
+fn asked_key<'a>(
+    app: &App,
+    named: Option<&'a str>,
+    generate: bool,
+) -> Result<Option<&'a str>, ApiError> {
+    if generate {
+        return match named {
+            Some(_) => Err(bad(
+                ErrorCode::InvalidParams,
+                "name a key, or ask for a generated one with generate_key: not both",
+            )),
+            None => Ok(None),
+        };
+    }
+    let named = named.map(str::trim).filter(|key| !key.is_empty());
+    if named.is_none() && !app.limits.generate_keys {
+        let detail = "the key is missing or empty: name one, or send generate_key: true";
+        return Err(bad(ErrorCode::MissingKey, detail));
+    }
+    Ok(named)
 }
 
 /// A key may be written with its namespace in front.
@@ -207,10 +231,9 @@ struct Named<'a> {
 
 impl<'a> Named<'a> {
     fn of(params: &'a Params<'_>, namespace: Option<&'a str>, key: Option<&'a str>) -> Self {
-        let key = key.map(str::trim).filter(|key| !key.is_empty());
         Self {
-            namespace: namespace.or_else(|| params.get("namespace")),
-            key: key.or_else(|| params.get("key")),
+            namespace: namespace.or_else(|| params.given("namespace")),
+            key: key.or_else(|| params.given("key")),
         }
     }
 

@@ -33,7 +33,8 @@ pub(super) async fn leases(call: Call, _body: Body) -> Result<Response, ApiError
     let app = &call.api.app;
     let params = call.params();
     let lower = |name| params.get(name).map(str::to_ascii_lowercase);
-    let (namespace, prefix) = (lower("namespace"), lower("prefix").unwrap_or_default());
+    let namespace = params.given("namespace").map(key::parse_namespace).transpose()?;
+    let prefix = lower("prefix").unwrap_or_default();
     if let Some(namespace) = &namespace {
         call.permit(namespace)?;
     }
@@ -78,7 +79,7 @@ pub(super) async fn keys(call: Call, _body: Body) -> Result<Response, ApiError> 
     let app = &call.api.app;
     let params = call.params();
     let lower = |name| params.get(name).map(str::to_ascii_lowercase);
-    let namespace = key::parse_namespace(app.namespace(params.get("namespace")))?;
+    let namespace = key::parse_namespace(app.namespace(params.given("namespace")))?;
     let prefix = lower("prefix").unwrap_or_default();
     call.permit(&namespace)?;
     let listing = Listing::new("keys", [&namespace, &prefix]);

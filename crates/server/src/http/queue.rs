@@ -18,7 +18,7 @@ use lockd_wire::queue::{
     AckOne, AckReply, AckRequest, AckResult, DequeueRequest, EnqueueReply, EnqueueRequest,
     ExtendReply, ExtendRequest, NackReply, NackRequest,
 };
-use lockd_wire::{ErrorBody, ErrorCode, header as names};
+use lockd_wire::{ErrorBody, ErrorCode};
 use serde_json::value::RawValue;
 
 use super::body::{Body, Response};
@@ -98,7 +98,7 @@ fn enqueue_ask(call: &Call, meta: &[u8]) -> Result<EnqueueAsk, ApiError> {
             bad(ErrorCode::InvalidBody, format!("the part meta is not what this takes: {error}"))
         })?,
     };
-    let namespace = ask.namespace.as_deref().or_else(|| params.get("namespace"));
+    let namespace = ask.namespace.as_deref().or_else(|| params.given("namespace"));
     let name = ask.queue.as_deref().or_else(|| params.get("queue"));
     let content_type = ask.payload_content_type.as_deref().map(str::trim);
     let content_type = content_type.filter(|text| !text.is_empty()).unwrap_or(BYTES);
@@ -108,10 +108,10 @@ fn enqueue_ask(call: &Call, meta: &[u8]) -> Result<EnqueueAsk, ApiError> {
         let detail = "payload_content_type cannot be sent in a header";
         return Err(bad(ErrorCode::InvalidBody, detail));
     }
-    let txn = ask.txn_id.as_deref().or_else(|| request::text(headers, names::TXN_ID));
+    let txn = request::joined_txn(ask.txn_id.as_deref(), headers)?;
     let mut asked = request::conditions(headers);
     asked.push(meta);
-    asked.push(txn.unwrap_or_default().as_bytes());
+    asked.push(txn.as_ref().map_or("", |txn| txn.as_str()).as_bytes());
     Ok(EnqueueAsk {
         queue: call.queue(namespace, name)?,
         content_type: content_type.into(),
@@ -128,7 +128,7 @@ fn enqueue_ask(call: &Call, meta: &[u8]) -> Result<EnqueueAsk, ApiError> {
             .min(app.limits.max_ttl),
         ttl: lifetime(ask.ttl_seconds)?,
         max_attempts: max_attempts(ask.max_attempts)?,
-        txn: request::txn(txn)?,
+        txn,
         fences: request::fences(call)?,
         stamp: request::stamp(call, "enqueue", &asked)?,
     })
@@ -209,15 +209,14 @@ async fn take_ask(call: &Call, body: Body, max: i64, stateful: bool) -> Result<T
         })?,
     };
     let params = call.params();
-    let namespace = ask.namespace.as_deref().or_else(|| params.get("namespace"));
+    let namespace = ask.namespace.as_deref().or_else(|| params.given("namespace"));
     let queue = call.queue(namespace, ask.queue.as_deref().or_else(|| params.get("queue")))?;
     let owner = ask.owner.as_deref().or_else(|| params.get("owner")).unwrap_or_default();
-    let txn = ask.txn_id.as_deref().or_else(|| request::text(call.headers(), names::TXN_ID));
     let count = ask.page_size.unwrap_or(1).clamp(1, max);
     Ok(TakeAsk {
         queue,
         owner: lease::owner(owner)?.into(),
-        txn: request::txn(txn)?,
+        txn: request::joined_txn(ask.txn_id.as_deref(), call.headers())?,
         visibility: visibility(ask.visibility_timeout_seconds, ask.visibility_timeout_ms)?,
         block: lease::block(app, ask.wait_seconds),
         count: usize::try_from(count).unwrap_or(1),
@@ -307,11 +306,12 @@ impl About<'_> {
         let present = |text: Option<&str>| text.map(str::trim).is_some_and(|text| !text.is_empty());
         // Zero was never given: clients that know of none send it.
         let token = |token: Option<u64>| token.filter(|token| *token > 0).map(Fence);
-        let state = if present(self.state_lease_id) {
-            let lease = request::lease_id(self.state_lease_id, "state_lease_id")?;
-            Some(Proof { lease, fence: token(self.state_fencing_token), txn: None })
-        } else {
-            None
+        let state = match self.state_lease_id {
+            Some(_) => {
+                let lease = request::lease_id(self.state_lease_id, "state_lease_id")?;
+                Some(Proof { lease, fence: token(self.state_fencing_token), txn: None })
+            }
+            None => None,
         };
         Ok(Held {
             queue: call.queue(self.namespace, Some(self.queue))?,

@@ -42,7 +42,7 @@ pub(super) async fn get(call: Call, body: Body) -> Result<Response, ApiError> {
     if params.get("key").is_none() {
         return Err(bad(ErrorCode::MissingParams, "say which key: ?key="));
     }
-    let lease = request::text(call.headers(), names::LEASE_ID);
+    let lease = request::lease_header(call.headers())?;
     if lease.is_none() && params.flag("public") {
         let key = call.query_key(&params)?;
         return Ok(reply::document(app.get_public(&key).await?));
@@ -51,12 +51,11 @@ pub(super) async fn get(call: Call, body: Body) -> Result<Response, ApiError> {
         let detail = "send X-Lease-ID and X-Fencing-Token, or ask for public=1";
         return Err(bad(ErrorCode::MissingFencingToken, detail));
     };
-    if lease.is_none() {
+    let Some(lease) = lease else {
         let detail = "send X-Lease-ID, or ask for public=1";
         return Err(bad(ErrorCode::MissingParams, detail));
-    }
-    let lease = request::lease_id(lease, "X-Lease-ID")?;
-    let txn = request::txn(request::text(call.headers(), names::TXN_ID))?;
+    };
+    let txn = request::joined_txn(None, call.headers())?;
     let proof = Proof { lease, fence: Some(fence), txn };
     held(app, &call.query_key(&params)?, &proof).await
 }

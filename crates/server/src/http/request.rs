@@ -45,8 +45,14 @@ impl<'a> Params<'a> {
 
     /// The value of a parameter, unless it is absent or blank.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.given(name).filter(|value| !value.is_empty())
+    }
+
+    /// The value of a parameter, blank or not. Names are read with this: a blank one is refused,
+    /// where an absent one may have a default.
+    pub(super) fn given(&self, name: &str) -> Option<&str> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
-        Some(value.trim()).filter(|value| !value.is_empty())
+        Some(value.trim())
     }
 
     pub(super) fn flag(&self, name: &str) -> bool {
@@ -72,6 +78,26 @@ pub(super) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
+/// A header that names something: `None` only when it is absent. One that is blank, or cannot be
+/// read, is the empty text, which no name is.
+fn given<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    Some(headers.get(name)?.to_str().unwrap_or_default().trim())
+}
+
+/// The lease in the headers of a request that may do without.
+pub(super) fn lease_header(headers: &HeaderMap) -> Result<Option<LeaseId>, ApiError> {
+    let named = given(headers, names::LEASE_ID);
+    named.map(|named| lease_id(Some(named), "X-Lease-ID")).transpose()
+}
+
+/// The transaction that a request joins, by its body or else by its headers.
+pub(super) fn joined_txn<'a>(
+    body: Option<&'a str>,
+    headers: &'a HeaderMap,
+) -> Result<Option<TxnId>, ApiError> {
+    txn(body.or_else(|| given(headers, names::TXN_ID)))
+}
+
 pub(super) fn fence(headers: &HeaderMap) -> Result<Option<Fence>, ApiError> {
     if !headers.contains_key(names::FENCING_TOKEN) {
         return Ok(None);
@@ -88,8 +114,9 @@ fn parse_token(text: &str) -> Option<u64> {
     Some(u64::try_from(number).unwrap_or(0))
 }
 
+/// A transaction that is named; an empty name is no transaction, and not none.
 pub(super) fn txn(text: Option<&str>) -> Result<Option<TxnId>, ApiError> {
-    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let Some(text) = text.map(str::trim) else { return Ok(None) };
     match TxnId::parse(text) {
         Ok(txn) => Ok(Some(txn)),
         Err(error) => Err(bad(ErrorCode::InvalidTxn, error.to_string())),
@@ -133,13 +160,14 @@ pub(super) fn body_proof(
 ) -> Result<Proof, ApiError> {
     let lease = lease_id(Some(lease), "lease_id")?;
     let fence = fence(headers)?;
-    let txn = txn(text(headers, names::TXN_ID).or(txn_text))?;
     if by_key && fence.is_none() {
         return Err(missing_token());
     }
-    if by_key && txn.is_none() {
+    let named = given(headers, names::TXN_ID).or(txn_text.map(str::trim));
+    if named.map_or(by_key, str::is_empty) {
         return Err(bad(ErrorCode::MissingTxn, "txn_id is the one that acquire gave"));
     }
+    let txn = txn(named)?;
     Ok(Proof { lease, fence, txn })
 }
 

@@ -89,11 +89,13 @@ pub(super) async fn update_state(call: Call, body: Body) -> Result<Response, Api
 /// The key and proof of a request that may name nothing but its lease.
 pub(super) fn by_lease(call: &Call, params: &Params<'_>) -> Result<(KeyName, Proof), ApiError> {
     let headers = call.headers();
-    let named = request::text(headers, names::LEASE_ID).or_else(|| params.get("lease_id"));
-    let lease = request::lease_id(named, "X-Lease-ID")?;
+    let lease = match request::lease_header(headers)? {
+        Some(lease) => lease,
+        None => request::lease_id(params.get("lease_id"), "X-Lease-ID")?,
+    };
     let fence = request::fence(headers)?;
-    let txn = request::txn(request::text(headers, names::TXN_ID))?;
-    let key = match params.get("key") {
+    let txn = request::joined_txn(None, headers)?;
+    let key = match params.given("key") {
         Some(_) => call.query_key(params)?,
         None => call.key_of_lease(&lease)?.ok_or_else(|| {
             let detail = "nobody holds a key under this lease";
@@ -212,7 +214,7 @@ pub(super) async fn mutate(call: Call, body: Body) -> Result<Response, ApiError>
     let max = usize::try_from(app.limits.mutate_max).unwrap_or(usize::MAX);
     let (ask, text) = request::json::<MutateRequest>(app, body, max).await?;
     let proof = request::proof(call.headers())?;
-    let namespace = params.get("namespace").or(ask.namespace.as_deref());
+    let namespace = params.given("namespace").or(ask.namespace.as_deref());
     let key = call.key(namespace, params.get("key").unwrap_or_default())?;
     let mut mutations = Vec::new();
     for expression in ask.mutations.iter().filter(|text| !text.trim().is_empty()) {

@@ -34,7 +34,7 @@ pub(super) async fn watch(call: Call, _body: Body) -> Result<Response, ApiError>
     let app = &call.api.app;
     app.refuse_draining()?;
     let params = call.params();
-    let scope = match params.get("key") {
+    let scope = match params.given("key") {
         Some(_) => Scope::Key(call.query_key(&params)?),
         None => Scope::Prefix {
             namespace: namespace(&call, &params)?,
@@ -58,7 +58,7 @@ pub(super) async fn watch(call: Call, _body: Body) -> Result<Response, ApiError>
 }
 
 fn namespace(call: &Call, params: &Params<'_>) -> Result<String, ApiError> {
-    let named = call.api.app.namespace(params.get("namespace"));
+    let named = call.api.app.namespace(params.given("namespace"));
     let namespace = key::parse_namespace(named)?;
     call.permit(&namespace)?;
     Ok(namespace)

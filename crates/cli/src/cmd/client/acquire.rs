@@ -17,12 +17,16 @@ use crate::ui::{self, Format};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AcquireArgs {
-    /// The key; without one the server makes one up
-    #[arg(value_name = "KEY")]
+    /// The key [env: LOCKD_CLIENT_KEY]
+    #[arg(value_name = "KEY", value_parser = crate::context::name)]
     argument: Option<String>,
     /// The key
-    #[arg(long, short, value_name = "KEY", conflicts_with = "argument")]
+    #[arg(long, short, value_name = "KEY", conflicts_with = "argument",
+          value_parser = crate::context::name)]
     key: Option<String>,
+    /// Let the server generate a key that nobody else has
+    #[arg(long, conflicts_with_all = ["argument", "key"])]
+    generate: bool,
     #[command(flatten)]
     pub(crate) wish: Wish,
     /// How to print the lease
@@ -38,6 +42,8 @@ Examples:
 
 Exits with 75 when the key is held by another, and says by whom. eval itself does not fail when
 there is nothing to eval; the second example does.";
+
+const NO_KEY: &str = "name one, set LOCKD_CLIENT_KEY, or let the server generate one: --generate";
 
 /// The lease, as JSON and YAML have it.
 #[derive(Serialize)]
@@ -60,7 +66,12 @@ struct Shown<'a> {
 }
 
 pub(crate) async fn run(session: &Session, args: AcquireArgs) -> Done {
-    let key = session.environment.key(args.key.or(args.argument));
+    let key = if args.generate {
+        None
+    } else {
+        let key = session.environment.need_key(args.key.or(args.argument));
+        Some(key.map_err(|problem| problem.hint(NO_KEY))?)
+    };
     let mut wish = args.wish;
     wish.owner = wish.owner.or_else(|| session.lasting_owner());
     let grant = match wish.acquire(&session.client, key.clone()).detached().await {

@@ -89,13 +89,13 @@ pub(crate) struct Wish {
     pub(crate) block: Block,
     /// Who holds it, for people to read (default: user and host; of run, host and process)
     /// [env: LOCKD_CLIENT_OWNER]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = crate::context::name)]
     pub(crate) owner: Option<String>,
     /// Only if the key is not known yet
     #[arg(long)]
     pub(crate) if_not_exists: bool,
     /// Join this transaction
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     pub(crate) txn_id: Option<String>,
     /// How often to try again when no server can be reached
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -108,6 +108,7 @@ impl Wish {
     }
 
     /// The request that this wish makes.
+    /// Without a key the server generates one.
     pub(crate) fn acquire(&self, client: &Client, key: Option<String>) -> Acquire<WaitSet> {
         let mut acquire: Acquire<NoWaitSet> = match key {
             Some(key) => client.lease(key),
@@ -170,7 +171,7 @@ pub(crate) fn key_and_expressions(
 ) -> Done<(Option<String>, Vec<String>)> {
     let first_is_key =
         flag.is_none() && arguments.first().is_some_and(|first| !is_expression(first));
-    let key = if first_is_key { Some(arguments.remove(0)) } else { flag };
+    let key = if first_is_key { Some(argued_key(arguments.remove(0))?) } else { flag };
     if arguments.is_empty() {
         return Err(Problem::usage("no expression")
             .hint("write path=value, path++, path--, path=+N, rm:path or time:path=NOW"));
@@ -182,6 +183,11 @@ pub(crate) fn key_and_expressions(
     Ok((key, arguments))
 }
 
+fn argued_key(key: String) -> Done<String> {
+    let named = crate::context::name(&key);
+    named.map_err(|empty| Problem::usage(format!("the key is {key:?}: {empty}")))
+}
+
 /// Takes the key and then an input off the arguments, unless a flag names the key.
 pub(crate) fn key_and_input(
     flag: Option<String>,
@@ -190,7 +196,7 @@ pub(crate) fn key_and_input(
     let mut arguments = arguments.into_iter();
     let key = match flag {
         Some(key) => Some(key),
-        None => arguments.next(),
+        None => arguments.next().map(argued_key).transpose()?,
     };
     let input = arguments.next();
     match arguments.next() {
@@ -265,6 +271,7 @@ mod tests {
         assert_eq!(split(None, &["orders"]), None, "no expression");
         assert_eq!(split(Some("k"), &["orders", "a=1"]), None, "a second key");
         assert_eq!(split(None, &[]), None);
+        assert_eq!(split(None, &["", "a=1"]), None, "an empty key");
     }
 
     #[test]
@@ -279,5 +286,6 @@ mod tests {
         assert_eq!(split(Some("k"), &["f.json"]), Some((some("k"), some("f.json"))));
         assert_eq!(split(Some("k"), &["f.json", "x"]), None);
         assert_eq!(split(None, &["k", "f.json", "x"]), None);
+        assert_eq!(split(None, &[" ", "f.json"]), None, "an empty key");
     }
 }

@@ -46,7 +46,7 @@ enum AttachmentsCommand {
 #[derive(Debug, Args)]
 struct WhichKey {
     /// The key [env: LOCKD_CLIENT_KEY]
-    #[arg(value_name = "KEY", conflicts_with = "key")]
+    #[arg(value_name = "KEY", conflicts_with = "key", value_parser = crate::context::name)]
     argument: Option<String>,
     #[command(flatten)]
     lease: LeaseFlags,
@@ -69,7 +69,7 @@ struct GetArgs {
     #[command(flatten)]
     which: WhichKey,
     /// What it is called
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = crate::context::name)]
     name: String,
     /// Where to write it; - is standard output
     #[arg(long, short, value_name = "FILE", default_value = "-")]
@@ -87,7 +87,7 @@ struct PutArgs {
     #[arg(long, short, value_name = "FILE", default_value = "-")]
     file: String,
     /// What to call it; without it, the name of the file
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = crate::context::name)]
     name: Option<String>,
     /// What kind of bytes they are
     #[arg(long, value_name = "TYPE")]
@@ -105,7 +105,7 @@ struct DeleteArgs {
     #[command(flatten)]
     which: WhichKey,
     /// What it is called
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = crate::context::name)]
     name: String,
 }
 

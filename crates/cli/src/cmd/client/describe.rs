@@ -12,10 +12,10 @@ use crate::ui::{self, Format};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DescribeArgs {
     /// The key [env: LOCKD_CLIENT_KEY]
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = crate::context::name)]
     argument: Option<String>,
     /// The key
-    #[arg(long, short, value_name = "KEY", conflicts_with = "argument")]
+    #[arg(long, short, value_name = "KEY", conflicts_with = "argument", value_parser = crate::context::name)]
     key: Option<String>,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Text)]

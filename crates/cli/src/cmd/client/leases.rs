@@ -44,10 +44,11 @@ struct ListArgs {
 #[command(after_help = REVOKE_EXAMPLES)]
 struct RevokeArgs {
     /// The key
-    #[arg(value_name = "KEY", required_unless_present = "key")]
+    #[arg(value_name = "KEY", required_unless_present = "key", value_parser = crate::context::name)]
     argument: Option<String>,
     /// The key
-    #[arg(long, short, value_name = "KEY", conflicts_with = "argument")]
+    #[arg(long, short, value_name = "KEY", conflicts_with = "argument",
+          value_parser = crate::context::name)]
     key: Option<String>,
     /// Why; told to the holder and written to the server's log
     #[arg(long, value_name = "TEXT")]

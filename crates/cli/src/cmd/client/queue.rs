@@ -70,7 +70,7 @@ Environment, set by dequeue and work:
 #[derive(Clone, Debug, Args)]
 struct WhichQueue {
     /// The queue [env: LOCKD_QUEUE_NAME]
-    #[arg(value_name = "QUEUE", conflicts_with = "queue")]
+    #[arg(value_name = "QUEUE", conflicts_with = "queue", value_parser = crate::context::name)]
     argument: Option<String>,
     #[command(flatten)]
     flag: QueueFlag,
@@ -80,7 +80,7 @@ struct WhichQueue {
 #[derive(Clone, Debug, Args)]
 struct QueueFlag {
     /// The queue [env: LOCKD_QUEUE_NAME]
-    #[arg(long, short, value_name = "QUEUE")]
+    #[arg(long, short, value_name = "QUEUE", value_parser = crate::context::name)]
     queue: Option<String>,
 }
 
@@ -97,12 +97,12 @@ impl QueueFlag {
         if let Some(queue) = self.queue {
             return Ok(session.client.queue(queue));
         }
-        let Some(queue) = session.environment.of_queue("NAME") else {
+        let Some(queue) = session.environment.named_of_queue("NAME")? else {
             return Err(Problem::usage("no queue").hint("name one, or set LOCKD_QUEUE_NAME"));
         };
         let queue = session.client.queue(queue);
         // The name in the environment goes with its namespace.
-        Ok(match session.queue_namespace() {
+        Ok(match session.queue_namespace()? {
             Some(namespace) => queue.namespace(namespace),
             None => queue,
         })

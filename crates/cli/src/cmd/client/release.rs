@@ -14,7 +14,7 @@ use crate::ui::{self, Format};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReleaseArgs {
     /// The key [env: LOCKD_CLIENT_KEY]
-    #[arg(value_name = "KEY", conflicts_with = "key")]
+    #[arg(value_name = "KEY", conflicts_with = "key", value_parser = crate::context::name)]
     argument: Option<String>,
     #[command(flatten)]
     lease: LeaseFlags,

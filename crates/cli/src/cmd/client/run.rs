@@ -30,10 +30,11 @@ use crate::ui;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
     /// The key [env: LOCKD_CLIENT_KEY]
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = crate::context::name)]
     argument: Option<String>,
     /// The key
-    #[arg(long, short, value_name = "KEY", conflicts_with = "argument")]
+    #[arg(long, short, value_name = "KEY", conflicts_with = "argument",
+          value_parser = crate::context::name)]
     key: Option<String>,
     #[command(flatten)]
     pub(super) wish: Wish,

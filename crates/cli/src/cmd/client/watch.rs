@@ -18,10 +18,11 @@ use crate::ui::{self, Format};
 pub(crate) struct WatchArgs {
     /// The key; one that ends in / stands for all keys that begin with it; without one, all keys
     /// of the namespace
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = crate::context::name)]
     argument: Option<String>,
     /// The key
-    #[arg(long, short, value_name = "KEY", conflicts_with_all = ["argument", "prefix"])]
+    #[arg(long, short, value_name = "KEY", conflicts_with_all = ["argument", "prefix"],
+          value_parser = crate::context::name)]
     key: Option<String>,
     /// All keys that begin with this
     #[arg(long, value_name = "PREFIX", conflicts_with = "argument")]

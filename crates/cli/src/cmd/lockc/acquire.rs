@@ -21,7 +21,7 @@ use crate::ui::{self, Format};
 #[command(after_help = EXAMPLES)]
 pub(super) struct AcquireArgs {
     /// The key
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = crate::context::name)]
     key: String,
     /// Servers of one store, separated by commas: https://host:port, http://host:port, host[:port]
     /// or unix:///path
@@ -45,7 +45,8 @@ pub(super) struct AcquireArgs {
           value_parser = clap::builder::BoolishValueParser::new())]
     disable_mtls: bool,
     /// Namespace of the key; otherwise the server's default
-    #[arg(long, short, value_name = "NAME", env = "LOCKD_CLIENT_NAMESPACE")]
+    #[arg(long, short, value_name = "NAME", env = "LOCKD_CLIENT_NAMESPACE",
+          value_parser = crate::context::name)]
     namespace: Option<String>,
     #[command(flatten)]
     wish: Wish,

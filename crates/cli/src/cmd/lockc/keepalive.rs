@@ -15,7 +15,7 @@ use crate::ui::{self, Format};
 #[command(after_help = EXAMPLES)]
 pub(super) struct KeepaliveArgs {
     /// The key, when several are held
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = crate::context::name)]
     key: Option<String>,
     /// How long the lease lives from now on
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = arguments::ttl)]

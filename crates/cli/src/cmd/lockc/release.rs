@@ -14,7 +14,7 @@ use crate::ui::{self, Format};
 #[command(after_help = EXAMPLES)]
 pub(super) struct ReleaseArgs {
     /// The key, when several are held
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_parser = crate::context::name)]
     key: Option<String>,
     /// Forget what was staged
     #[arg(long)]

@@ -29,7 +29,7 @@ pub(super) struct GetArgs {
     #[arg(long = "type", value_enum, default_value_t = Type::Auto)]
     kind: Type,
     /// The key, when several are held
-    #[arg(long, short, value_name = "KEY")]
+    #[arg(long, short, value_name = "KEY", value_parser = crate::context::name)]
     key: Option<String>,
     /// Read what is committed
     #[arg(long)]
@@ -56,7 +56,7 @@ pub(super) struct UpdateArgs {
     #[arg(long = "type", value_enum, default_value_t = Type::Auto)]
     kind: Type,
     /// The key, when several are held
-    #[arg(long, short, value_name = "KEY")]
+    #[arg(long, short, value_name = "KEY", value_parser = crate::context::name)]
     key: Option<String>,
     #[command(flatten)]
     conditions: Conditions,

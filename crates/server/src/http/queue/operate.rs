@@ -212,7 +212,7 @@ fn view(seen: look::MessageView) -> MessageView {
 )]
 pub(in crate::http) async fn payload(call: Call, _body: Body) -> Result<Response, ApiError> {
     let params = call.params();
-    let queue = call.queue(params.get("namespace"), params.get("queue"))?;
+    let queue = call.queue(params.given("namespace"), params.get("queue"))?;
     let id = message_id(params.get("message_id").unwrap_or_default())?;
     let (seen, document) = call.api.app.payload(&queue, id).await?;
     let mut response = reply::document(Some(document));
@@ -293,7 +293,7 @@ async fn deal_with_dead(call: Call, body: Body, deed: Deed) -> Result<Response, 
 )]
 pub(in crate::http) async fn queues(call: Call, _body: Body) -> Result<Response, ApiError> {
     let (app, params) = (&call.api.app, call.params());
-    let namespace = lockd_core::key::parse_namespace(app.namespace(params.get("namespace")))?;
+    let namespace = lockd_core::key::parse_namespace(app.namespace(params.given("namespace")))?;
     call.permit(&namespace)?;
     let limit = params.limit(100, 1_000)?;
     let listing = Listing::new("queues", [&namespace, ""]);

@@ -31,7 +31,7 @@ pub(super) struct DequeueArgs {
     #[command(flatten)]
     which: WhichQueue,
     /// Who takes it, for people to read (default: user and host) [env: LOCKD_CLIENT_OWNER]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = crate::context::name)]
     owner: Option<String>,
     /// How long to wait for a message: a duration, seconds, nowait (-1) or forever (0)
     #[arg(long, value_name = "WAIT", default_value = "forever", allow_hyphen_values = true)]
@@ -44,7 +44,7 @@ pub(super) struct DequeueArgs {
           value_parser = clap::value_parser!(u32).range(1..=64))]
     page_size: u32,
     /// Under this transaction: acknowledged when it is committed
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     txn_id: Option<String>,
     /// Take the state of the message with it
     #[arg(long)]

@@ -44,7 +44,7 @@ struct PeekArgs {
     #[command(flatten)]
     which: QueueFlag,
     /// The message
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = crate::context::name)]
     message: String,
     /// Where to write the payload; - is standard output
     #[arg(long, short = 'o', value_name = "FILE", default_value = "-")]
@@ -57,7 +57,7 @@ struct Meant {
     #[command(flatten)]
     which: QueueFlag,
     /// The messages
-    #[arg(value_name = "ID", required_unless_present = "all")]
+    #[arg(value_name = "ID", required_unless_present = "all", value_parser = crate::context::name)]
     messages: Vec<String>,
     /// All dead messages of the queue
     #[arg(long, conflicts_with = "messages")]

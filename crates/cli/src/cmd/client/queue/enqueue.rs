@@ -45,7 +45,7 @@ pub(super) struct EnqueueArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_attempts: Option<u32>,
     /// Deliver it only after this transaction is committed
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     txn_id: Option<String>,
     /// Only if that key's token is still this one: namespace/key=TOKEN; may be repeated
     #[arg(long = "fence", value_name = "NS/KEY=TOKEN")]

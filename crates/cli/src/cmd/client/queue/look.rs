@@ -35,7 +35,7 @@ pub(super) struct PeekArgs {
     #[command(flatten)]
     which: WhichQueue,
     /// Write the payload of this message instead
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     message: Option<String>,
     /// Where to write the payload; - is standard output
     #[arg(long, short = 'o', value_name = "FILE", default_value = "-", requires = "message")]

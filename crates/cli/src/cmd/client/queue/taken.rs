@@ -18,22 +18,22 @@ pub(super) struct MessageFlags {
     #[command(flatten)]
     which: QueueFlag,
     /// Id of the message [env: LOCKD_QUEUE_MESSAGE_ID]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     message: Option<String>,
     /// Id of its lease [env: LOCKD_QUEUE_LEASE]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     lease: Option<String>,
     /// Its fencing token [env: LOCKD_QUEUE_FENCING_TOKEN]
     #[arg(long, value_name = "N")]
     fencing_token: Option<u64>,
     /// Its transaction [env: LOCKD_QUEUE_TXN_ID]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     txn_id: Option<String>,
     /// Only if the message has not changed since it had this etag
     #[arg(long, value_name = "ETAG")]
     meta_etag: Option<String>,
     /// Id of the lease of its state [env: LOCKD_QUEUE_STATE_LEASE]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::context::name)]
     state_lease: Option<String>,
     /// Fencing token of its state [env: LOCKD_QUEUE_STATE_FENCING_TOKEN]
     #[arg(long, value_name = "N")]
@@ -47,7 +47,10 @@ impl MessageFlags {
     /// What is shown for the message, from flags and environment.
     pub(super) fn receipt(self, session: &Session) -> Done<Receipt> {
         let environment = &session.environment;
-        let known = environment.of_queue("MESSAGE_ID");
+        let known = match self.message {
+            Some(_) => environment.of_queue("MESSAGE_ID"),
+            None => environment.named_of_queue("MESSAGE_ID")?,
+        };
         let missing = |what: &str| {
             Problem::usage(format!("no {what}")).hint(
                 "run eval \"$(lockd client queue dequeue QUEUE)\", or give --message, --lease \
@@ -79,9 +82,12 @@ impl MessageFlags {
                 Problem::usage(format!("{QUEUE_PREFIX}{name} is not a number: {text:?}"))
             }),
         };
-        let queue = self.which.queue.or_else(|| environment.of_queue("NAME").map(str::to_owned));
+        let queue = match self.which.queue {
+            Some(queue) => Some(queue),
+            None => environment.named_of_queue("NAME")?.map(str::to_owned),
+        };
         let queue = queue.ok_or_else(|| Problem::usage("no queue").hint("name it with --queue"))?;
-        let namespace = if same { session.queue_namespace() } else { session.namespace() };
+        let namespace = if same { session.queue_namespace()? } else { session.namespace() };
         Ok(Receipt {
             namespace: namespace.map(str::to_owned),
             queue,

@@ -40,7 +40,7 @@ pub(super) struct WorkArgs {
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     concurrency: u32,
     /// Who consumes, for people to read (default: host and process) [env: LOCKD_CLIENT_OWNER]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = crate::context::name)]
     owner: Option<String>,
     /// How long a message is kept when this program dies (default: as it was enqueued)
     #[arg(long, value_name = "DURATION", value_parser = ttl)]

@@ -22,6 +22,8 @@ use crate::clock::Moment;
 use crate::context::{LeaseContext, keepalive};
 use crate::error::{AcquireKind, Error, Failed, Failure};
 use crate::lease::{Lease, Unanswered, Unguarded};
+use crate::reply::Loaded;
+use crate::ttl::{WireSpan, granted};
 
 /// How much longer than the wait itself an answer may take.
 const GRACE: Duration = Duration::from_secs(5);
@@ -224,7 +226,8 @@ impl<W> Acquire<W> {
     async fn grant(&self) -> Result<(Grant, Moment), Failed> {
         let clock = self.client.clock();
         let mut request = self.request.clone();
-        request.ttl_ms = self.ttl.map(ttl_ms).transpose()?;
+        let ttl = WireSpan::ttl(self.ttl)?;
+        (request.ttl_seconds, request.ttl_ms) = (ttl.seconds, ttl.ms);
         request.block_seconds = Some(self.wait.seconds()?);
         let name = self.name.clone().unwrap_or_else(new_request_id);
         let sent = clock.now();
@@ -242,7 +245,7 @@ impl<W> Acquire<W> {
             asked.answered();
         }
         let loaded = asked.fetch().await?;
-        let grant: Grant = loaded.json::<AcquireReply>()?.into();
+        let grant = Grant::read(&loaded, self.ttl)?;
         self.client.settings().caps.check(Limit::Ttl, self.ttl, grant.ttl);
         Ok((grant, sent))
     }
@@ -293,33 +296,28 @@ impl<W: Send + 'static> IntoFuture for Detached<W> {
     }
 }
 
-impl From<AcquireReply> for Grant {
-    fn from(reply: AcquireReply) -> Self {
+impl Grant {
+    /// Reads the answer to an acquire that asked for so long a time.
+    pub(crate) fn read(loaded: &Loaded, asked: Option<Duration>) -> Result<Self, Failed> {
+        let reply: AcquireReply = loaded.json()?;
+        let told = (reply.ttl_ms, reply.expires_at_unix_ms);
+        let time = granted(&loaded.head, told, reply.expires_at_unix, asked)?;
         let context = LeaseContext {
             namespace: Some(reply.namespace),
             key: reply.key,
             lease_id: reply.lease_id,
-            txn_id: Some(reply.txn_id),
+            txn_id: Some(reply.txn_id).filter(|txn_id| !txn_id.is_empty()),
             token: Some(reply.fencing_token),
         };
-        Self {
+        Ok(Self {
             context,
             owner: reply.owner,
             version: reply.version,
             etag: reply.state_etag,
-            ttl: Duration::from_millis(reply.ttl_ms),
+            ttl: time.ttl,
             expires_at_unix: reply.expires_at_unix,
-            expires_at_unix_ms: reply.expires_at_unix_ms,
+            expires_at_unix_ms: time.expires_at_unix_ms,
             correlation_id: reply.correlation_id,
-        }
-    }
-}
-
-/// A time to live as the wire has it.
-pub(crate) fn ttl_ms(ttl: Duration) -> Result<u64, Failed> {
-    match u64::try_from(ttl.as_millis()) {
-        Ok(0) => Err(Failure::invalid("a time to live is at least a millisecond")),
-        Ok(ms) => Ok(ms),
-        Err(_) => Err(Failure::invalid("the time to live is too long")),
+        })
     }
 }

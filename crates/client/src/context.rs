@@ -12,7 +12,7 @@ use lockd_wire::lease::{KeepaliveReply, KeepaliveRequest};
 use lockd_wire::{header, path};
 use serde::Serialize;
 
-use crate::acquire::{Grant, ttl_ms};
+use crate::acquire::Grant;
 use crate::attachment::Attachments;
 use crate::body::Source;
 use crate::call::{Call, Patience};
@@ -22,6 +22,7 @@ use crate::error::{Cause, Error, Failed, Failure, KeepaliveKind};
 use crate::lease::{Lease, Tenure};
 use crate::read::{Get, GetStream};
 use crate::release::Release;
+use crate::ttl::{WireSpan, granted};
 use crate::update::{Then, Update};
 use crate::wire;
 use crate::write::{Mutate, Remove, SetMetadata};
@@ -259,12 +260,13 @@ pub(crate) async fn keepalive(
     ttl: Option<Duration>,
     patience: Patience,
 ) -> Result<Renewed, Failed> {
+    let asked = WireSpan::ttl(ttl)?;
     let request = KeepaliveRequest {
         namespace: client.namespace_or(context.namespace.as_deref()).map(str::to_owned),
         key: Some(context.key.clone()).filter(|key| !key.is_empty()),
         lease_id: context.lease_id.clone(),
-        ttl_seconds: None,
-        ttl_ms: ttl.map(ttl_ms).transpose()?,
+        ttl_seconds: asked.seconds,
+        ttl_ms: asked.ms,
         txn_id: context.txn_id.clone(),
     };
     let token = context.token.map(|token| token.to_string());
@@ -275,12 +277,13 @@ pub(crate) async fn keepalive(
         .json(&request)?;
     let loaded = client.fetch(&call).await?;
     let reply: KeepaliveReply = loaded.json()?;
-    let granted = Duration::from_millis(reply.ttl_ms);
-    client.settings().caps.check(Limit::Ttl, ttl, granted);
+    let told = (reply.ttl_ms, reply.expires_at_unix_ms);
+    let time = granted(&loaded.head, told, reply.expires_at_unix, ttl)?;
+    client.settings().caps.check(Limit::Ttl, ttl, time.ttl);
     Ok(Renewed {
-        ttl: granted,
+        ttl: time.ttl,
         expires_at_unix: reply.expires_at_unix,
-        expires_at_unix_ms: reply.expires_at_unix_ms,
+        expires_at_unix_ms: time.expires_at_unix_ms,
         token: loaded.head.number(header::FENCING_TOKEN),
     })
 }

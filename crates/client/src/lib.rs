@@ -26,6 +26,7 @@ mod error;
 
 mod client;
 mod settings;
+mod ttl;
 
 mod acquire;
 mod capped;

@@ -312,7 +312,7 @@ async fn answers_show_the_receipt_and_an_extension_renews_it() {
     assert_eq!(extension.visibility, secs(60));
     assert!(message.expires_in() > secs(59));
     let asked = fake.asked(EXTEND).await.json();
-    assert_eq!(asked, showing(json!({ "meta_etag": "e1", "extend_by_ms": 60_000 })));
+    assert_eq!(asked, showing(json!({ "meta_etag": "e1", "extend_by_seconds": 60 })));
 
     fake.then(NACK, Answer::error(503, "shutdown_draining")).then(NACK, nacked());
     let how = message.nack().delay(Duration::from_millis(2_500)).error("no ink");
@@ -603,7 +603,7 @@ async fn operators_count_look_remove_and_put_back() {
             "correlation_id": "c"
         })),
     );
-    assert_eq!(jobs.stats().await.unwrap().ready, 2);
+    assert_eq!(jobs.stats().await.unwrap().ready, Some(2));
     let (purge, redrive, delete) =
         ("/v1/queue/purge", "/v1/queue/dlq/redrive", "/v1/queue/dlq/delete");
     for path in [purge, redrive, delete] {

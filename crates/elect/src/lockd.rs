@@ -222,8 +222,10 @@ impl LockdLock {
     async fn look(&self) -> Result<Option<Holder>, LockError> {
         match self.client.describe(self.namespace.as_deref(), &self.key).await {
             Ok(seen) => {
-                self.saw(Epoch(seen.fencing_token));
-                let epoch = Some(Epoch(seen.fencing_token));
+                let epoch = seen.fencing_token.map(Epoch);
+                if let Some(epoch) = epoch {
+                    self.saw(epoch);
+                }
                 Ok(seen.owner.map(|id| Holder { id, epoch, remaining: None }))
             }
             Err(error) if error.status() == Some(404) => Ok(None),

@@ -314,7 +314,7 @@ pub fn described(reply: DescribeReply, now: Option<u64>) -> Described {
     Described {
         owner: reply.owner,
         left_ms: end.zip(now).map(|(end, now)| end.saturating_sub(now)),
-        token: reply.fencing_token,
+        token: reply.fencing_token.unwrap_or_default(),
         version: reply.version,
         etag: reply.state_etag,
         hidden: reply.metadata.query_hidden.unwrap_or(false),

@@ -37,17 +37,22 @@ pub struct AcquireReply {
     pub namespace: String,
     /// A secret: whoever knows it can act as the holder.
     pub lease_id: String,
+    #[serde(default)]
     pub txn_id: String,
     pub key: String,
     pub owner: String,
     pub expires_at_unix: u64,
+    /// Zero from a server of the other implementation, like `ttl_ms`.
+    #[serde(default)]
     pub expires_at_unix_ms: u64,
     /// What was granted, after the server's limits.
+    #[serde(default)]
     pub ttl_ms: u64,
     pub version: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_etag: Option<String>,
     pub fencing_token: u64,
+    #[serde(default)]
     pub correlation_id: String,
 }
 
@@ -74,7 +79,10 @@ pub struct KeepaliveRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeepaliveReply {
     pub expires_at_unix: u64,
+    /// Zero from a server of the other implementation, like `ttl_ms`.
+    #[serde(default)]
     pub expires_at_unix_ms: u64,
+    #[serde(default)]
     pub ttl_ms: u64,
 }
 

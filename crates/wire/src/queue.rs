@@ -37,6 +37,7 @@ pub struct EnqueueRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EnqueueReply {
+    #[serde(default)]
     pub namespace: String,
     pub queue: String,
     pub message_id: String,
@@ -49,6 +50,7 @@ pub struct EnqueueReply {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
     pub payload_bytes: u64,
+    #[serde(default)]
     pub correlation_id: String,
 }
 
@@ -88,6 +90,7 @@ pub struct DequeueRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeliveredMessage {
+    #[serde(default)]
     pub namespace: String,
     pub queue: String,
     pub message_id: String,
@@ -198,6 +201,7 @@ pub struct AckOne {
 pub struct AckReply {
     /// All of them.
     pub acked: bool,
+    #[serde(default)]
     pub correlation_id: String,
     /// What became of each of several, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -261,6 +265,7 @@ pub struct NackReply {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dead: bool,
     pub meta_etag: String,
+    #[serde(default)]
     pub correlation_id: String,
 }
 
@@ -307,6 +312,7 @@ pub struct ExtendReply {
     pub meta_etag: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_lease_expires_at_unix: Option<u64>,
+    #[serde(default)]
     pub correlation_id: String,
 }
 
@@ -334,18 +340,18 @@ pub struct StatsReply {
     pub has_active_watcher: bool,
     /// A message could be delivered now.
     pub available: bool,
-    /// To be delivered now.
-    #[serde(default)]
-    pub ready: u64,
+    /// To be delivered now. Absent, like the next three, where the server does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<u64>,
     /// With a consumer.
-    #[serde(default)]
-    pub in_flight: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u64>,
     /// To be delivered later.
-    #[serde(default)]
-    pub delayed: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed: Option<u64>,
     /// Failed too often.
-    #[serde(default)]
-    pub dead: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead: Option<u64>,
     /// Since the message at the head became deliverable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ready_age_seconds: Option<u64>,
@@ -357,6 +363,7 @@ pub struct StatsReply {
     pub head_not_visible_until_unix: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_age_seconds: Option<u64>,
+    #[serde(default)]
     pub correlation_id: String,
 }
 

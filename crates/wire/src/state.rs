@@ -19,6 +19,7 @@ pub struct UpdateReply {
     pub new_state_etag: String,
     /// Stored bytes, after insignificant white space was taken out.
     pub bytes: u64,
+    #[serde(default)]
     pub metadata: Metadata,
 }
 
@@ -35,9 +36,12 @@ pub struct MutateRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MetadataReply {
+    #[serde(default)]
     pub namespace: String,
+    #[serde(default)]
     pub key: String,
     pub version: u64,
+    #[serde(default)]
     pub metadata: Metadata,
 }
 
@@ -60,8 +64,10 @@ pub struct DescribeReply {
     pub expires_at_unix: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_unix_ms: Option<u64>,
-    /// The token of the latest grant; zero for a key that was never granted.
-    pub fencing_token: u64,
+    /// The token of the latest grant; zero for a key that was never granted. Absent from a server
+    /// of the other implementation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<u64>,
     pub version: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_etag: Option<String>,
@@ -72,6 +78,7 @@ pub struct DescribeReply {
     pub updated_at_unix: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at_unix_ms: Option<u64>,
+    #[serde(default)]
     pub metadata: Metadata,
 }
 

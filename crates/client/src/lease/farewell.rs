@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockd_wire::lease::AcquireReply;
 use tokio::runtime::Handle;
 
 use super::lost::LostReason;
@@ -78,8 +77,7 @@ impl Drop for Unanswered {
         self.client.spawn_farewell(runtime, async move {
             let again = tokio::time::timeout(ASK_AGAIN_MAX, client.fetch(&call)).await;
             let Ok(Ok(loaded)) = again else { return };
-            let Ok(reply) = loaded.json::<AcquireReply>() else { return };
-            let grant = Grant::from(reply);
+            let Ok(grant) = Grant::read(&loaded, None) else { return };
             send(&client, &grant.context, client.clock().now().plus(grant.ttl)).await;
         });
     }

@@ -129,7 +129,7 @@ async fn a_lease_is_renewed_at_a_third_of_its_time() {
     for _ in 0..20 {
         let asked = fake.asked(KEEPALIVE).await;
         assert_eq!(asked.json()["lease_id"], "L1");
-        assert_eq!(asked.json()["ttl_ms"], 9_000);
+        assert_eq!(asked.json()["ttl_seconds"], 9);
         assert_eq!(asked.header("x-fencing-token"), Some("5"));
     }
     let gone = clock.now().since(start);

@@ -18,10 +18,11 @@ use super::delivery::{Deliveries, Whole};
 use super::hold::has_code;
 use super::message::{IfDropped, Message};
 use super::payload::Payload;
-use crate::acquire::{Wait, ttl_ms};
+use crate::acquire::Wait;
 use crate::call::Repeat;
 use crate::capped::Limit;
 use crate::error::{DequeueKind, Error, Failed, Failure};
+use crate::ttl::WireSpan;
 
 /// How large a payload may be to be read into memory before it is asked for.
 pub(super) const BUFFER_MAX: usize = 4 * 1024 * 1024;
@@ -83,13 +84,14 @@ impl Wish {
     }
 
     pub(super) fn request(&self, page_size: usize) -> Result<DequeueRequest, Failed> {
+        let visibility = WireSpan::ttl(self.visibility)?;
         Ok(DequeueRequest {
             namespace: self.queue.namespace.clone(),
             queue: Some(self.queue.name.clone()),
             owner: Some(self.owner.clone()),
             txn_id: self.txn_id.clone(),
-            visibility_timeout_seconds: None,
-            visibility_timeout_ms: self.visibility.map(ttl_ms).transpose()?,
+            visibility_timeout_seconds: visibility.seconds,
+            visibility_timeout_ms: visibility.ms,
             wait_seconds: Some(self.wait.seconds()?),
             page_size: i64::try_from(page_size).ok(),
             start_after: None,

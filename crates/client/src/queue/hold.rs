@@ -19,13 +19,13 @@ use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 
 use super::settle::{Extended, Nacked};
-use crate::acquire::ttl_ms;
 use crate::call::{Call, Patience, Repeat};
 use crate::capped::Limit;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Cause, Failed, Failure};
 use crate::lease::{Lost, LostReason, Tenure};
+use crate::ttl::WireSpan;
 use crate::write::{Fence, fences};
 
 /// How long and how often a dropped message is tried to be given back.
@@ -196,8 +196,8 @@ impl Hold {
             Stage::Open | Stage::Doubtful => self.still_ours()?,
         }
         let shown = self.shown(&course);
-        let delay_ms = u64::try_from(how.delay.as_millis())
-            .map_err(|_| Failure::invalid("the delay is too long"))?;
+        let delay = Some(how.delay).filter(|delay| delay.as_millis() > 0);
+        let delay = delay.map(WireSpan::of).transpose()?.unwrap_or_default();
         let request = NackRequest {
             namespace: shown.namespace,
             queue: shown.queue,
@@ -209,8 +209,8 @@ impl Hold {
             state_etag: shown.state_etag,
             state_lease_id: shown.state_lease_id,
             state_fencing_token: shown.state_token,
-            delay_seconds: None,
-            delay_ms: Some(delay_ms).filter(|delay| *delay > 0),
+            delay_seconds: delay.seconds,
+            delay_ms: delay.ms,
             intent: how.defer.then(|| "defer".to_owned()),
             last_error: how.error.clone(),
         };
@@ -251,6 +251,7 @@ impl Hold {
             Stage::Open | Stage::Doubtful => self.still_ours()?,
         }
         let shown = self.shown(&course);
+        let by = WireSpan::ttl(by)?;
         let mut request = ExtendRequest {
             namespace: shown.namespace,
             queue: shown.queue,
@@ -261,8 +262,8 @@ impl Hold {
             meta_etag: shown.meta_etag,
             state_lease_id: shown.state_lease_id,
             state_fencing_token: shown.state_token,
-            extend_by_seconds: None,
-            extend_by_ms: by.map(ttl_ms).transpose()?,
+            extend_by_seconds: by.seconds,
+            extend_by_ms: by.ms,
         };
         let sent = self.client.clock().now();
         let call = self.call(path::QUEUE_EXTEND, patience.clone()).repeat(Repeat::Unsent);

@@ -139,7 +139,7 @@ async fn a_message_is_extended_at_half_of_its_time_while_it_is_worked_on() {
     pieces.send(message("long")).await.unwrap();
     let began = tokio::time::Instant::now();
     for half in [15, 30] {
-        assert_eq!(fake.asked(EXTEND).await.json()["extend_by_ms"], 30_000);
+        assert_eq!(fake.asked(EXTEND).await.json()["extend_by_seconds"], 30);
         let after = began.elapsed();
         let due = Duration::from_secs(half);
         assert!(after >= due && after < due + Duration::from_millis(500), "{after:?}");

@@ -107,7 +107,7 @@ pub(super) async fn describe(call: Call, _body: Body) -> Result<Response, ApiErr
         owner: lease.map(|lease| lease.owner.to_string()),
         expires_at_unix: expires.map(lockd_core::UnixMillis::as_secs_up),
         expires_at_unix_ms: expires.map(|at| at.0),
-        fencing_token: if record.stored { record.fence.0 } else { 0 },
+        fencing_token: Some(if record.stored { record.fence.0 } else { 0 }),
         version: record.version.0,
         state_etag: record.state.as_ref().map(|state| state.etag.to_string()),
         bytes: record.state.as_ref().map(|state| state.bytes),

@@ -15,7 +15,8 @@ pub(crate) struct DescribeArgs {
     #[arg(value_name = "KEY", value_parser = crate::context::name)]
     argument: Option<String>,
     /// The key
-    #[arg(long, short, value_name = "KEY", conflicts_with = "argument", value_parser = crate::context::name)]
+    #[arg(long, short, value_name = "KEY", conflicts_with = "argument",
+          value_parser = crate::context::name)]
     key: Option<String>,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -35,12 +36,14 @@ pub(crate) async fn run(session: &Session, args: DescribeArgs) -> Done {
 
 fn text(known: &DescribeReply) -> String {
     let mut lines = vec![format!("key:      {}/{}", known.namespace, known.key)];
-    lines.push(match (&known.owner, known.expires_at_unix_ms) {
+    // Servers of the other implementation say whole seconds only.
+    let seconds = |at: Option<u64>| at.map(|seconds| seconds.saturating_mul(1_000));
+    lines.push(match (&known.owner, known.expires_at_unix_ms.or(seconds(known.expires_at_unix))) {
         (Some(owner), Some(until)) => format!("holder:   {owner} until {}", time(until)),
         (Some(owner), None) => format!("holder:   {owner}"),
         (None, _) => "holder:   nobody".to_owned(),
     });
-    lines.push(format!("token:    {}", known.fencing_token));
+    lines.push(format!("token:    {}", or_unknown(known.fencing_token)));
     lines.push(format!("version:  {}", known.version));
     if let Some(etag) = &known.state_etag {
         lines.push(format!("etag:     {etag}"));
@@ -48,13 +51,18 @@ fn text(known: &DescribeReply) -> String {
     if let Some(bytes) = known.bytes {
         lines.push(format!("bytes:    {bytes}"));
     }
-    if let Some(updated) = known.updated_at_unix_ms {
+    if let Some(updated) = known.updated_at_unix_ms.or(seconds(known.updated_at_unix)) {
         lines.push(format!("updated:  {}", time(updated)));
     }
     if known.metadata.query_hidden == Some(true) {
         lines.push("hidden:   yes".to_owned());
     }
     lines.join("\n")
+}
+
+/// A number that not every server tells.
+pub(crate) fn or_unknown(number: Option<u64>) -> String {
+    number.map_or_else(|| "unknown".to_owned(), |number| number.to_string())
 }
 
 /// A time in UTC.

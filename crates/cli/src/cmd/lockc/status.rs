@@ -123,7 +123,9 @@ async fn ask(held: &Held, manner: Manner) -> (Standing, Duration) {
     let Ok(known) = session.client.describe(held.namespace.as_deref(), &held.key).await else {
         return (Standing::Unknown, Duration::ZERO);
     };
-    let is_ours = Some(known.fencing_token) == held.fencing_token && known.owner.is_some();
+    // Some servers do not tell the token: then nothing is known.
+    let Some(token) = known.fencing_token else { return (Standing::Unknown, Duration::ZERO) };
+    let is_ours = Some(token) == held.fencing_token && known.owner.is_some();
     let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let left = known.expires_at_unix_ms.unwrap_or_default().saturating_sub(now);
     if is_ours {

@@ -58,10 +58,10 @@ pub(in crate::http) async fn stats(call: Call, body: Body) -> Result<Response, A
         total_consumers: (counts.waiting.max(counts.subscribers)) as u64,
         has_active_watcher: counts.watchers > 0,
         available: counts.ready > 0,
-        ready: counts.ready as u64,
-        in_flight: counts.in_flight as u64,
-        delayed: counts.delayed as u64,
-        dead: counts.dead as u64,
+        ready: Some(counts.ready as u64),
+        in_flight: Some(counts.in_flight as u64),
+        delayed: Some(counts.delayed as u64),
+        dead: Some(counts.dead as u64),
         oldest_ready_age_seconds: head
             .filter(|head| head.due)
             .map(|head| head.waiting_for.0 / 1_000),

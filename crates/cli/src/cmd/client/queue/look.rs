@@ -9,7 +9,7 @@ use lockd_wire::queue::{MessageView, StatsReply, WatchEvent};
 use serde_json::json;
 
 use super::super::Session;
-use super::super::describe::time;
+use super::super::describe::{or_unknown, time};
 use super::super::download;
 use super::{WhichQueue, print_one};
 use crate::exit::{Done, Problem};
@@ -111,10 +111,10 @@ pub(super) async fn stats(session: &Session, args: StatsArgs) -> Done {
 fn told(stats: &StatsReply) -> String {
     let mut lines = vec![
         format!("queue:      {}/{}", stats.namespace, stats.queue),
-        format!("ready:      {}", stats.ready),
-        format!("in flight:  {}", stats.in_flight),
-        format!("delayed:    {}", stats.delayed),
-        format!("dead:       {}", stats.dead),
+        format!("ready:      {}", or_unknown(stats.ready)),
+        format!("in flight:  {}", or_unknown(stats.in_flight)),
+        format!("delayed:    {}", or_unknown(stats.delayed)),
+        format!("dead:       {}", or_unknown(stats.dead)),
         format!("consumers:  {} ({} waiting)", stats.total_consumers, stats.waiting_consumers),
     ];
     let oldest = stats.oldest_ready_age_seconds.map(Duration::from_secs);

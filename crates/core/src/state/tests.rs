@@ -135,6 +135,20 @@ fn removing_nothing_is_no_change_and_removing_something_is_a_version() {
 }
 
 #[test]
+fn removing_what_is_staged_counts_as_a_version_of_its_own() {
+    let record = stored(run(&held(), &write(document("x"), Then::Stage), 1).unwrap());
+    let removed = run(&record, &write(Change::Remove, Then::Stage), 2).unwrap();
+    assert_eq!((removed.answer.version, removed.answer.removed), (Version(2), true));
+    let record = stored(removed);
+    let again = run(&record, &write(Change::Remove, Then::Stage), 3).unwrap();
+    assert_eq!((again.answer.version, again.answer.removed), (Version(2), false));
+    let rewritten = run(&record, &write(document("y"), Then::Stage), 3).unwrap();
+    assert_eq!(rewritten.answer.version, Version(2), "an update keeps the staged version");
+    let committed = run(&record, &write(Change::Keep, Then::Commit), 3).unwrap();
+    assert_eq!(stored(committed).version, Version(2));
+}
+
+#[test]
 fn hiding_alone_is_a_commit_with_its_own_version() {
     let ask = Stage { hidden: Some(true), ..write(Change::Keep, Then::Commit) };
     let decided = run(&held(), &ask, 1).unwrap();

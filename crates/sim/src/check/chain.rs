@@ -39,6 +39,13 @@ struct Walk<'a> {
     open: Vec<&'a Op>,
     /// Something that stages or forgets staged data has no answer: it may come at any later time.
     unsure: bool,
+    /// Removals that may have raised the staged version by one each.
+    removals: u64,
+}
+
+/// By how much a commit may raise the version: a removal of what was staged counts besides.
+fn raise(op: &Op) -> u64 {
+    1 + u64::from(matches!(&op.ask, Ask::Write(write) if write.what == What::Remove))
 }
 
 impl<'a> Chain<'a> {
@@ -46,7 +53,8 @@ impl<'a> Chain<'a> {
     /// had not been cleared away may have come back.
     pub(super) fn of(lease: &Lease<'a>, revives: bool) -> Self {
         let chain = Self { low: lease.version, high: lease.version, ..Self::default() };
-        let mut walk = Walk { chain, staged: Staged::No, open: Vec::new(), unsure: false };
+        let mut walk =
+            Walk { chain, staged: Staged::No, open: Vec::new(), unsure: false, removals: 0 };
         for (place, op) in lease.ops.iter().copied().enumerate() {
             let before = lease.ops.get(..place).unwrap_or_default();
             match &op.ask {
@@ -74,7 +82,7 @@ impl<'a> Walk<'a> {
     }
 
     fn slack(&self) -> u64 {
-        self.open.len() as u64
+        self.open.iter().map(|op| raise(op)).sum()
     }
 
     fn write(&mut self, op: &'a Op, write: &'a Write, before: &[&'a Op]) {
@@ -84,6 +92,7 @@ impl<'a> Walk<'a> {
         };
         let same = |other: &&Op| write.idem.is_some() && other.ask == op.ask;
         let again = before.iter().copied().any(|other| same(&other));
+        self.removals += raise(op) - 1;
         match op.answer() {
             Some(Answer::Written { version, .. } | Answer::Removed { version: Some(version) }) => {
                 let known = before.iter().any(|other| same(other) && other.is_done());
@@ -100,7 +109,7 @@ impl<'a> Walk<'a> {
                     self.unsure = true;
                 }
                 Then::Commit | Then::Release => {
-                    self.chain.high += 1;
+                    self.chain.high += raise(op);
                     self.open.push(op);
                     if self.staged != Staged::No {
                         self.staged = Staged::Maybe;
@@ -114,8 +123,9 @@ impl<'a> Walk<'a> {
     /// A new version follows upon one that the key can have.
     fn expect(&mut self, op: &'a Op, version: u64) {
         let Chain { low, high, .. } = self.chain;
-        if version <= low || version > high + 1 {
-            let odd = format!("version {version} where {} to {} was due", low + 1, high + 1);
+        let most = high + 1 + self.removals;
+        if version <= low || version > most {
+            let odd = format!("version {version} where {} to {most} was due", low + 1);
             self.chain.odd_versions.push((op, odd));
         }
     }
@@ -124,7 +134,7 @@ impl<'a> Walk<'a> {
         match then {
             Then::Stage => {
                 let base = version.saturating_sub(1);
-                self.chain.low = self.chain.low.max(base);
+                self.chain.low = self.chain.low.max(base.saturating_sub(self.removals));
                 self.chain.high = base + self.slack();
                 // An earlier sending of the same may come after a later write.
                 self.staged = if self.is_sure() && !again {
@@ -138,6 +148,9 @@ impl<'a> Walk<'a> {
                 self.chain.high = version + self.slack();
                 self.chain.commits.push(Commit { version, text, by: op });
                 self.staged = if self.is_sure() { Staged::No } else { Staged::Maybe };
+                if self.is_sure() {
+                    self.removals = 0;
+                }
             }
         }
     }
@@ -154,14 +167,14 @@ impl<'a> Walk<'a> {
         match self.staged {
             Staged::Yes { version, text } => {
                 self.chain.low = version;
-                self.chain.high = if self.is_sure() { version } else { self.chain.high + 1 };
+                let most = self.chain.high + 1 + self.removals;
+                self.chain.high = if self.is_sure() { version } else { most };
                 if self.is_sure() {
                     self.chain.commits.push(Commit { version, text, by: op });
                 }
             }
-            Staged::Maybe => self.chain.high += 1,
             Staged::No if self.is_sure() => {}
-            Staged::No => self.chain.high += 1,
+            Staged::Maybe | Staged::No => self.chain.high += 1 + self.removals,
         }
         self.staged = Staged::No;
     }
@@ -174,7 +187,7 @@ impl<'a> Walk<'a> {
         } else if op.is_open() && rollback {
             self.unsure = true;
         } else if op.is_open() && self.staged != Staged::No {
-            self.chain.high += 1;
+            self.chain.high += 1 + self.removals;
             self.staged = Staged::Maybe;
             self.unsure = true;
         }

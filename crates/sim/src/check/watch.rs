@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use super::facts::Facts;
 use crate::answer::Answer;
-use crate::call::Ask;
-use crate::history::{Happening, Moment, Told, Watched};
+use crate::call::{Ask, What};
+use crate::history::{Happening, Moment, Op, Told, Watched};
 
 /// What a watcher knows of a key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,8 +19,11 @@ struct Known {
 pub(super) fn watchers_hear_everything_in_order(facts: &Facts<'_>) -> Vec<String> {
     let mut wrong = Vec::new();
     let rest = facts.when(|what| *what == Happening::AtRest).last();
+    let removes = |op: &&Op| matches!(&op.ask, Ask::Write(write) if write.what == What::Remove);
+    let removals = facts.history.ops.iter().filter(removes).count() as u64;
     for (place, watch) in facts.history.watches.iter().enumerate() {
         let mut listener = Listener::new(watch);
+        listener.removals = removals;
         for (_, told) in &watch.told {
             if let Err(odd) = listener.hear(told) {
                 wrong.push(format!("watch {place}: {odd}"));
@@ -47,11 +50,13 @@ struct Listener {
     complete: bool,
     /// It goes on from an earlier watch: what it knew is not written here.
     resumed: bool,
+    /// A removal of what was staged makes the next version larger by one more.
+    removals: u64,
 }
 
 impl Listener {
     fn new(watch: &Watched) -> Self {
-        Self { known: HashMap::new(), complete: watch.resumed, resumed: watch.resumed }
+        Self { known: HashMap::new(), complete: watch.resumed, resumed: watch.resumed, removals: 0 }
     }
 
     fn hear(&mut self, told: &Told) -> Result<(), String> {
@@ -83,10 +88,12 @@ impl Listener {
         if version <= known.snapshot {
             return Ok(());
         }
-        let due = known.version.map(|before| before + 1);
-        known.version = Some(version);
+        let before = known.version.replace(version);
+        let due = before.map(|before| before + 1..=before + 1 + self.removals);
         match due {
-            Some(due) if due != version => Err(format!("{key} at {version} where {due} was due")),
+            Some(due) if !due.contains(&version) => {
+                Err(format!("{key} at {version} where {} was due", due.start()))
+            }
             Some(_) | None => Ok(()),
         }
     }

@@ -531,6 +531,17 @@ fn results_and_work_are_bounded() {
 }
 
 #[test]
+fn everything_behind_the_first_equals_sign_is_the_value() {
+    for source in [Source::Server, Source::Local] {
+        assert!(parse("a=b=c=(", source).is_ok());
+    }
+    check("{}", "a=b=c=(", r#"{"a":"b=c=("}"#);
+    check("{}", "/a=b=c=(", r#"{"a":"b=c=("}"#);
+    check("{}", "/a==1", r#"{"a":"=1"}"#);
+    check_refused("{}", "a(b", &Cause::NoOperation);
+}
+
+#[test]
 fn keys_are_told_from_expressions() {
     for key in ["orders", "jobs/7", "/orders", "a.b", "a-b", "", " ", "q/x/state/1", "rm", "a{b"] {
         assert!(!is_expression(key), "{key}");

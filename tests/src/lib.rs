@@ -7,6 +7,7 @@ pub mod bucket;
 pub mod dice;
 pub mod document;
 pub mod http;
+pub mod http2;
 pub mod inside;
 pub mod lease;
 pub mod process;

@@ -240,7 +240,8 @@ impl Server {
     }
 
     /// A client that may use all namespaces.
-    fn bundle_for_everything(&self) -> ClientBundle {
+    #[must_use]
+    pub fn bundle_for_everything(&self) -> ClientBundle {
         let request = ClientRequest::sdk("tests", vec![Claim::all()]);
         let authority = self.authority();
         let leaf = authority.issue_client(&request, Timestamp::now()).expect("a certificate");

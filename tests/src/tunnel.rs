@@ -3,7 +3,7 @@
 //! those that write what no TLS library would let through.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream as Socket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConnection, StreamOwned};
+
+/// A TLS session that the test reads and writes itself.
+pub type Session = StreamOwned<ClientConnection, Socket>;
+
+/// Opens a session for a protocol such as `h2`. Its handshake is made with the first write.
+#[must_use]
+pub fn session(server: SocketAddr, bundle: &ClientBundle, protocol: &[u8]) -> Session {
+    let mut config = lockd_pki::client_config(bundle).expect("a configuration for TLS");
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let name = ServerName::IpAddress(server.ip().into());
+    let session = ClientConnection::new(Arc::new(config), name).expect("a session");
+    let socket = Socket::connect(server).expect("a connection");
+    socket.set_nodelay(true).expect("an option");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("an option");
+    StreamOwned::new(session, socket)
+}
 
 /// Ends, with all it carries, when it goes.
 #[derive(Debug)]

@@ -21,9 +21,10 @@ use tokio::sync::Semaphore;
 use crate::farewell;
 use crate::handshake::{Door, Guest};
 use crate::http::auth::Who;
-use crate::http::body::{Body, Response, keep_until_sent};
+use crate::http::body::{Body, Outgoing, keep_until_sent};
 use crate::http::call::Origin;
 use crate::http::delivery::{Outbox, Watched};
+use crate::http::peer::Peer;
 use crate::http::router::Entry;
 use crate::listen::{Conn, Listener};
 use crate::metrics::Metrics;
@@ -126,9 +127,9 @@ async fn admit<S: Socket>(socket: S, rules: &Rules, entry: Arc<Entry>, caller: C
 }
 
 /// Any stream of bytes both ways.
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+trait Socket: AsyncRead + AsyncWrite + Peer + Send + Unpin + 'static {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
+impl<S: AsyncRead + AsyncWrite + Peer + Send + Unpin + 'static> Socket for S {}
 
 /// Counts an open connection.
 struct Open<'a>(&'a Metrics);
@@ -275,6 +276,16 @@ struct Counted<S> {
     activity: Arc<Activity>,
 }
 
+impl<S: Peer> Peer for Counted<S> {
+    fn conn(&self) -> &Conn {
+        self.socket.conn()
+    }
+
+    fn conn_mut(&mut self) -> &mut Conn {
+        self.socket.conn_mut()
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -294,6 +305,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         let sent = std::task::ready!(Pin::new(&mut self.socket).poll_write(cx, bytes))?;
         self.activity.sent.fetch_add(sent as u64, Ordering::Relaxed);
         Poll::Ready(Ok(sent))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let sent = std::task::ready!(Pin::new(&mut self.socket).poll_write_vectored(cx, pieces))?;
+        self.activity.sent.fetch_add(sent as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(sent))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -321,9 +346,9 @@ struct Calls {
 }
 
 impl Service<Request<Incoming>> for Calls {
-    type Response = Response;
+    type Response = http::Response<Outgoing>;
     type Error = Infallible;
-    type Future = futures_util::future::BoxFuture<'static, Result<Response, Infallible>>;
+    type Future = futures_util::future::BoxFuture<'static, Result<Self::Response, Infallible>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         self.activity.begun.fetch_add(1, Ordering::Relaxed);
@@ -331,7 +356,7 @@ impl Service<Request<Incoming>> for Calls {
         let (entry, origin) = (Arc::clone(&self.entry), self.origin.clone());
         Box::pin(async move {
             let answer = entry.handle(request.map(Body::from), origin).await;
-            Ok(keep_until_sent(answer, under_way))
+            Ok(keep_until_sent(answer, under_way).map(Outgoing::new))
         })
     }
 }

@@ -12,6 +12,7 @@ mod error;
 mod lease;
 mod list;
 mod multipart;
+pub(crate) mod peer;
 mod queue;
 mod read;
 mod reply;

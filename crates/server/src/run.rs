@@ -82,6 +82,11 @@ pub struct Server {
 }
 
 impl Server {
+    #[cfg(test)]
+    pub(crate) fn app(&self) -> &Arc<App> {
+        &self.api.app
+    }
+
     /// Opens the store and reads who holds what. Nothing is served yet.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use lockd_pki::{Access, Namespaces};
 use lockd_wire::{ErrorCode, header as names};
 
 use super::auth::{self, Right, Who};
-use super::delivery::Outbox;
+use super::delivery::{Outbox, Watching};
 use super::error::ApiError;
 use super::request::{self, Params};
 use super::router::Api;
@@ -125,7 +125,14 @@ impl Call {
 
     /// What a request needs while it waits: not its head, which holds on to a buffer.
     pub(super) fn for_waiting(self) -> Waiter {
-        Waiter { api: self.api, correlation: self.correlation, outbox: self.outbox }
+        let watching = self.watch();
+        let Self { api, correlation, outbox, .. } = self;
+        Waiter { api, correlation, outbox, watching }
+    }
+
+    /// While this lives, the request ends when its client goes, even behind unread bytes.
+    pub(super) fn watch(&self) -> Option<Watching> {
+        self.outbox.as_ref().map(Outbox::watch)
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
@@ -170,6 +177,7 @@ pub(super) struct Waiter {
     pub(super) api: Api,
     pub(super) correlation: Correlation,
     pub(super) outbox: Option<Outbox>,
+    pub(super) watching: Option<Watching>,
 }
 
 /// Joins a request, its answer and its log lines.

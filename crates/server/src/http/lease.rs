@@ -14,7 +14,7 @@ use lockd_wire::{ErrorBody, ErrorCode, header as names};
 
 use super::body::{Body, Response};
 use super::call::{Call, Waiter, belongs_to_queue};
-use super::delivery::GrantBody;
+use super::delivery::Piece;
 use super::error::ApiError;
 use super::reply;
 use super::request::{self, COMMAND_BYTES_MAX, Params, bad};
@@ -141,7 +141,8 @@ fn granted(waiter: &Waiter, grant: Grant, shown: String) -> Response {
         fencing_token: grant.token.0,
         correlation_id: waiter.correlation.text().to_owned(),
     };
-    let body = GrantBody::new(reply::text(&answer), grant.undelivered, waiter.outbox.clone());
+    let text = reply::text(&answer);
+    let body = Piece::granting(text, vec![grant.undelivered], waiter.outbox.clone());
     let mut response = reply::with_body(StatusCode::OK, Body::from(body));
     reply::number(&mut response, names::FENCING_TOKEN, answer.fencing_token);
     reply::number(&mut response, names::KEY_VERSION, answer.version);

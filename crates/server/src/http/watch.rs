@@ -45,10 +45,11 @@ pub(super) async fn watch(call: Call, _body: Body) -> Result<Response, ApiError>
         request::text(call.headers(), "last-event-id").or_else(|| params.get("last_event_id"));
     let watch = app.watch(scope, resume);
     let incarnation = app.incarnation.clone();
-    let events = stream::try_unfold((watch, incarnation), |(mut watch, incarnation)| async move {
+    let state = (watch, incarnation, call.watch());
+    let events = stream::try_unfold(state, |(mut watch, incarnation, watching)| async move {
         let Some(told) = watch.next().await? else { return Ok::<_, StoreError>(None) };
         let text = event_text(&told, &incarnation);
-        Ok(Some((Bytes::from(text), (watch, incarnation))))
+        Ok(Some((Bytes::from(text), (watch, incarnation, watching))))
     });
     let mut response = reply::with_body(StatusCode::OK, Body::from_stream(events));
     let headers = response.headers_mut();

@@ -19,7 +19,7 @@ use crate::app::read::Source;
 use crate::app::{App, Refused};
 use crate::http::body::{Body, Response};
 use crate::http::call::Call;
-use crate::http::delivery::{GrantBody, Outbox};
+use crate::http::delivery::{Outbox, Piece, Watching};
 use crate::http::error::ApiError;
 use crate::http::multipart::{Frames, Naming};
 use crate::http::reply;
@@ -56,7 +56,8 @@ pub(super) async fn stream(call: Call, ask: TakeAsk) -> Result<Response, ApiErro
     let content_type = frames.content_type();
     let mut run = Run::new(waiter.outbox.clone());
     run.add_all(app, &mut frames, delivered);
-    let state = Stream { subscription: Some(subscription), frames, run };
+    let _watching = waiter.watching;
+    let state = Stream { subscription: Some(subscription), frames, run, _watching };
     let app = std::sync::Arc::clone(app);
     let pieces = stream::try_unfold(state, move |mut state| {
         let app = std::sync::Arc::clone(&app);
@@ -77,7 +78,7 @@ pub(super) async fn stream(call: Call, ask: TakeAsk) -> Result<Response, ApiErro
             }
         }
     });
-    let mut response = reply::with_body(StatusCode::OK, Body::from_stream(pieces));
+    let mut response = reply::with_body(StatusCode::OK, Body::from_pieces(pieces));
     set_type(&mut response, &content_type);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     reply::text_header(&mut response, HeaderName::from_static(names::CORRELATION_ID), &first);
@@ -98,23 +99,25 @@ struct Stream {
     subscription: Option<Subscription>,
     frames: Frames,
     run: Run,
+    _watching: Option<Watching>,
 }
 
 /// What is on its way to one consumer, piece by piece.
 struct Run {
-    pieces: VecDeque<Piece>,
+    parts: VecDeque<Part>,
     outbox: Option<Outbox>,
 }
 
-enum Piece {
+enum Part {
     /// Bytes, and the message that is whole with them.
     Text(Bytes, Option<Undelivered>),
-    Blob(Box<dyn BlobReader>, Undelivered),
+    /// A payload with the piece that comes next: the last one carries the message.
+    Blob(Box<dyn BlobReader>, Option<Bytes>, Undelivered),
 }
 
 impl Run {
     fn new(outbox: Option<Outbox>) -> Self {
-        Self { pieces: VecDeque::new(), outbox }
+        Self { parts: VecDeque::new(), outbox }
     }
 
     fn add_all(&mut self, app: &App, frames: &mut Frames, delivered: Vec<Delivery>) {
@@ -131,56 +134,55 @@ impl Run {
         match delivery.payload.content {
             Source::Inline(bytes) => {
                 text.extend_from_slice(&bytes);
-                self.pieces.push_back(Piece::Text(text.into(), Some(delivery.undelivered)));
+                self.parts.push_back(Part::Text(text.into(), Some(delivery.undelivered)));
             }
             Source::Blob(reader) => {
-                self.pieces.push_back(Piece::Text(text.into(), None));
-                self.pieces.push_back(Piece::Blob(reader, delivery.undelivered));
+                self.parts.push_back(Part::Text(text.into(), None));
+                self.parts.push_back(Part::Blob(reader, None, delivery.undelivered));
             }
         }
     }
 
     fn end(&mut self, frames: &Frames) {
-        self.pieces.push_back(Piece::Text(frames.close(), None));
+        self.parts.push_back(Part::Text(frames.close(), None));
     }
 
     /// Small answers as one piece of known length; others as they are read.
     fn into_body(mut self) -> Body {
-        let has_blob = self.pieces.iter().any(|piece| matches!(piece, Piece::Blob(..)));
+        let has_blob = self.parts.iter().any(|part| matches!(part, Part::Blob(..)));
         if has_blob {
-            return Body::from_stream(stream::try_unfold(self, |mut run| async move {
+            return Body::from_pieces(stream::try_unfold(self, |mut run| async move {
                 let piece = run.next().await?;
                 Ok::<_, StoreError>(piece.map(|piece| (piece, run)))
             }));
         }
         let mut whole = Vec::new();
         let mut grants = Vec::new();
-        for piece in self.pieces.drain(..) {
-            if let Piece::Text(text, grant) = piece {
+        for part in self.parts.drain(..) {
+            if let Part::Text(text, grant) = part {
                 whole.extend_from_slice(&text);
                 grants.extend(grant);
             }
         }
-        Body::from(GrantBody::several(whole.into(), grants, self.outbox))
+        Body::from(Piece::granting(whole.into(), grants, self.outbox))
     }
 
-    async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+    async fn next(&mut self) -> Result<Option<Piece>, StoreError> {
         loop {
-            match self.pieces.pop_front() {
+            match self.parts.pop_front() {
                 None => return Ok(None),
-                Some(Piece::Text(text, grant)) => {
-                    if let Some(grant) = grant {
-                        self.sent(grant);
+                Some(Part::Text(text, grant)) => return Ok(Some(self.piece(text, grant))),
+                Some(Part::Blob(mut reader, ahead, grant)) => match (reader.next().await, ahead) {
+                    (Ok(Some(next)), ahead) => {
+                        self.parts.push_front(Part::Blob(reader, Some(next), grant));
+                        if let Some(piece) = ahead {
+                            return Ok(Some(Piece::plain(piece)));
+                        }
                     }
-                    return Ok(Some(text));
-                }
-                Some(Piece::Blob(mut reader, grant)) => match reader.next().await {
-                    Ok(Some(piece)) => {
-                        self.pieces.push_front(Piece::Blob(reader, grant));
-                        return Ok(Some(piece));
-                    }
-                    Ok(None) => self.sent(grant),
-                    Err(error) => {
+                    (Ok(None), Some(last)) => return Ok(Some(self.piece(last, Some(grant)))),
+                    // Without a payload, the message was whole with the piece before.
+                    (Ok(None), None) => grant.delivered(),
+                    (Err(error), _) => {
                         tracing::error!(%error, "a payload could not be read to its end");
                         grant.unreadable();
                         return Err(error);
@@ -190,12 +192,8 @@ impl Run {
         }
     }
 
-    /// The last byte of a message was handed out.
-    fn sent(&self, grant: Undelivered) {
-        match &self.outbox {
-            Some(outbox) => outbox.put(grant),
-            None => grant.delivered(),
-        }
+    fn piece(&self, bytes: Bytes, grant: Option<Undelivered>) -> Piece {
+        Piece::granting(bytes, grant.into_iter().collect(), self.outbox.clone())
     }
 }
 

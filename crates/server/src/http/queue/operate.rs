@@ -86,10 +86,10 @@ pub(in crate::http) async fn watch(call: Call, body: Body) -> Result<Response, A
     let (ask, _) = request::json::<QueueRequest>(app, body, COMMAND_BYTES_MAX).await?;
     let queue = call.queue(ask.namespace.as_deref(), Some(&ask.queue))?;
     let watch = app.watch_queue(&queue).await?;
-    let state = (watch, 0_u64);
+    let state = (watch, 0_u64, call.watch());
     let app = std::sync::Arc::clone(app);
     let correlation = call.correlation.text().to_owned();
-    let events = stream::try_unfold(state, move |(mut watch, mut number)| {
+    let events = stream::try_unfold(state, move |(mut watch, mut number, watching)| {
         let (app, queue, correlation) =
             (std::sync::Arc::clone(&app), queue.clone(), correlation.clone());
         async move {
@@ -110,7 +110,7 @@ pub(in crate::http) async fn watch(call: Call, body: Body) -> Result<Response, A
                     format!("id: {number}\nevent: {WATCH_EVENT}\ndata: {data}\n\n")
                 }
             };
-            Ok(Some((Bytes::from(text), (watch, number))))
+            Ok(Some((Bytes::from(text), (watch, number, watching))))
         }
     });
     let mut response = reply::with_body(StatusCode::OK, Body::from_stream(events));

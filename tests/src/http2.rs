@@ -2,7 +2,7 @@
 //! hand, over any connection. Headers are sent as they stand, and those of answers not looked at.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 
 use crate::http::Request;
 
@@ -12,6 +12,7 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
@@ -21,7 +22,7 @@ const CANCEL: u32 = 8;
 /// What each side may send before it hears otherwise.
 const WINDOW: i64 = 65_535;
 /// Frames that are written at once.
-const BATCH: usize = 64;
+const BATCH: usize = 32;
 
 /// A connection that speaks HTTP/2.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct Http2<S> {
     /// What the server takes of bodies: on all streams, and on the one in use.
     room: [i64; 2],
     stream_room: i64,
+    /// The server has answered the last ping.
+    is_heard: bool,
     bodies: HashMap<u32, Vec<u8>>,
     begun: Vec<u32>,
     ended: Vec<u32>,
@@ -46,6 +49,7 @@ impl<S: Read + Write> Http2<S> {
             next: 1,
             room: [WINDOW; 2],
             stream_room: WINDOW,
+            is_heard: false,
             bodies: HashMap::new(),
             begun: Vec::new(),
             ended: Vec::new(),
@@ -57,11 +61,12 @@ impl<S: Read + Write> Http2<S> {
     }
 
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        self.write(&frame(kind, flags, stream, payload));
+        self.write(&frame(kind, flags, stream, payload)).expect("sent");
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).and_then(|()| self.socket.flush()).expect("sent");
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.socket.write_all(bytes)?;
+        self.socket.flush()
     }
 
     /// Sends a request and returns its stream.
@@ -73,21 +78,32 @@ impl<S: Read + Write> Http2<S> {
         stream
     }
 
-    /// Sends a request with a frame for each byte of its body, as the server takes them.
-    pub fn send_in_single_bytes(&mut self, request: &Request) -> u32 {
+    /// Sends a request with a frame for each byte of its body, no faster than the server reads
+    /// them, and reads the head of the answer. Fails when the server finds that too much.
+    pub fn call_in_single_bytes(&mut self, request: &Request) -> io::Result<()> {
         let stream = self.send_head(request);
         self.room[1] = self.stream_room;
         for bytes in request.body.iter().flatten().collect::<Vec<_>>().chunks(BATCH) {
             let count = i64::try_from(bytes.len()).expect("few");
-            while self.room.iter().any(|room| *room < count) {
-                self.read();
-            }
-            self.room = self.room.map(|room| room - count);
             let frames = bytes.iter().flat_map(|byte| frame(DATA, 0, stream, &[**byte]));
-            self.write(&frames.collect::<Vec<u8>>());
+            let mut batch = frames.collect::<Vec<u8>>();
+            batch.extend(frame(PING, 0, 0, &[0; 8]));
+            self.write(&batch)?;
+            self.room = self.room.map(|room| room - count);
+            self.is_heard = false;
+            let is_full = |room: &i64| *room < i64::try_from(BATCH).expect("few");
+            while !self.is_heard || self.room.iter().any(is_full) {
+                self.try_read()?;
+                if self.begun.contains(&stream) {
+                    return Ok(());
+                }
+            }
         }
-        self.frame(DATA, END_STREAM, stream, &[]);
-        stream
+        self.write(&frame(DATA, END_STREAM, stream, &[]))?;
+        while !self.begun.contains(&stream) {
+            self.try_read()?;
+        }
+        Ok(())
     }
 
     fn send_head(&mut self, request: &Request) -> u32 {
@@ -126,22 +142,28 @@ impl<S: Read + Write> Http2<S> {
     }
 
     fn read(&mut self) {
+        self.try_read().expect("a frame");
+    }
+
+    fn try_read(&mut self) -> io::Result<()> {
         let mut head = [0; 9];
-        self.socket.read_exact(&mut head).expect("a frame");
+        self.socket.read_exact(&mut head)?;
         let [a, b, c, kind, flags, stream @ ..] = head;
         let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        self.socket.read_exact(&mut payload).expect("a whole frame");
+        self.socket.read_exact(&mut payload)?;
         let stream = u32::from_be_bytes(stream);
         match kind {
             SETTINGS if flags & ACK == 0 => {
                 self.settle(&payload);
-                self.frame(SETTINGS, ACK, 0, &[]);
+                self.write(&frame(SETTINGS, ACK, 0, &[]))?;
             }
             WINDOW_UPDATE => {
                 let more = payload.as_slice().try_into().map_or(0, u32::from_be_bytes);
                 self.room[usize::from(stream != 0)] += i64::from(more);
             }
-            PING if flags & ACK == 0 => self.frame(PING, ACK, 0, &payload),
+            PING if flags & ACK == 0 => self.write(&frame(PING, ACK, 0, &payload))?,
+            PING => self.is_heard = true,
+            GOAWAY => return Err(io::Error::other(String::from_utf8_lossy(&payload).into_owned())),
             HEADERS => self.begun.push(stream),
             DATA => self.bodies.entry(stream).or_default().extend_from_slice(&payload),
             _ => {}
@@ -149,6 +171,7 @@ impl<S: Read + Write> Http2<S> {
         if matches!(kind, HEADERS | DATA) && flags & END_STREAM != 0 {
             self.ended.push(stream);
         }
+        Ok(())
     }
 
     /// The server may change how much it takes on each stream.

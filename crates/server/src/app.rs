@@ -59,6 +59,8 @@ pub(crate) struct Limits {
     pub(crate) named_queues: NamedQueues,
     /// The longest pause between two pieces of a request body.
     pub(crate) body_timeout: std::time::Duration,
+    /// Bytes a second that a body must bring on average; zero for any rate.
+    pub(crate) body_min_rate: u64,
 }
 
 /// The operations. Shared by all connections.

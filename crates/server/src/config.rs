@@ -97,6 +97,11 @@ pub const SETTINGS: &[Setting] = &[
     value("max-headers", "64KiB", "Size of the headers of a request"),
     value("idle-timeout", "2m", "How long a connection may be silent between requests"),
     value("body-timeout", "30s", "How long a request body may pause"),
+    value(
+        "body-min-rate",
+        "1KiB",
+        "Bytes a second that a body must bring, on average, if it takes over 30s; 0 for any",
+    ),
     value("metrics-listen", "", "Address for /metrics, /healthz and /readyz; empty for none"),
     value(
         "log-level",
@@ -147,6 +152,8 @@ pub struct Settings {
     pub max_headers: usize,
     pub idle_timeout: Duration,
     pub body_timeout: Duration,
+    /// Bytes a second; zero for any rate.
+    pub body_min_rate: u64,
     pub metrics_listen: Option<Address>,
     pub log_level: String,
     pub log_json: bool,

@@ -9,6 +9,7 @@ mod coordinator;
 mod cursor;
 pub(crate) mod delivery;
 mod error;
+mod intake;
 mod lease;
 mod list;
 mod multipart;

@@ -359,6 +359,7 @@ fn limits(settings: &Settings) -> Limits {
         payload_max: Some(settings.queue.payload_max).filter(|max| *max > 0),
         named_queues: settings.queue.named.clone(),
         body_timeout: settings.body_timeout,
+        body_min_rate: settings.body_min_rate,
     }
 }
 

@@ -23,8 +23,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// How often a long upload looks whether its lease still lives.
 const LOOK_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 
-/// A request body, piece by piece.
-pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, String>> + Send>>;
+/// A request body, piece by piece. It ends by itself when it comes too slowly.
+pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, Refused>> + Send>>;
 
 /// What the sender says about the bytes it sends.
 #[derive(Clone, Debug, Default)]
@@ -100,7 +100,7 @@ impl<'a> Upload<'a> {
         let mut raw_hash = expected.sha256.map(|_| Sha256::new());
         let mut sink = Sink::new();
         let (mut bytes, mut look_at) = (0_u64, LOOK_EVERY_BYTES);
-        while let Some(piece) = self.next(body).await? {
+        while let Some(piece) = body.next().await.transpose()? {
             bytes += piece.len() as u64;
             if let Some(bound) = bound.filter(|bound| bytes > bound.max) {
                 return Err((bound.too_large)(bound.max));
@@ -136,7 +136,7 @@ impl<'a> Upload<'a> {
         let mut raw_hash = expected.sha256.map(|_| Sha256::new());
         let mut sink = Sink::new();
         let mut look_at = LOOK_EVERY_BYTES;
-        while let Some(piece) = self.next(body).await? {
+        while let Some(piece) = body.next().await.transpose()? {
             if let Some(hash) = &mut raw_hash {
                 hash.update(&piece);
             }
@@ -161,16 +161,6 @@ impl<'a> Upload<'a> {
         let mut sink = Sink::new();
         sink.pending = document;
         self.settle(sink).await
-    }
-
-    async fn next(&self, body: &mut Pieces) -> Result<Option<Bytes>, Refused> {
-        let pause = self.app.limits.body_timeout;
-        match tokio::time::timeout(pause, body.next()).await {
-            Ok(Some(Ok(piece))) => Ok(Some(piece)),
-            Ok(Some(Err(error))) => Err(Refused::BodyBroken(error)),
-            Ok(None) => Ok(None),
-            Err(_) => Err(Refused::BodyTimeout(pause)),
-        }
     }
 
     /// Hands what is pending to the blob, opening it first.

@@ -69,6 +69,8 @@ pub(crate) enum Refused {
     BodyBroken(String),
     #[error("no part of the body came for {}", humantime::format_duration(*.0))]
     BodyTimeout(std::time::Duration),
+    #[error("the body came more slowly than {0} bytes a second; send it faster or in parts")]
+    BodySlow(u64),
     #[error("the server is shutting down")]
     Draining { retry_after: Span },
     #[error("too many requests wait for keys")]

@@ -265,6 +265,7 @@ impl Raw {
         let max_headers = self.parse("max-headers", value::bytes);
         let idle_timeout = self.parse("idle-timeout", value::duration);
         let body_timeout = self.parse("body-timeout", value::duration);
+        let body_min_rate = self.parse("body-min-rate", value::bytes);
         let insecure_bind = self.parse("insecure-bind", value::switch);
         let settings = Settings {
             listen: listen?,
@@ -291,6 +292,7 @@ impl Raw {
             max_headers: usize::try_from(max_headers?).unwrap_or(usize::MAX),
             idle_timeout: idle_timeout?,
             body_timeout: body_timeout?,
+            body_min_rate: body_min_rate?,
             metrics_listen: metrics_listen?,
             log_level: self.text("log-level").to_owned(),
             log_json: log_json?,

@@ -40,7 +40,7 @@ const BYTES: &str = "application/octet-stream";
     )
 )]
 pub(super) async fn attach(call: Call, body: Body) -> Result<Response, ApiError> {
-    let mut pieces = request::pieces(body);
+    let mut pieces = request::pieces(&call.api.app, body);
     let outcome = async {
         let ask = attach_ask(&call)?;
         let token = ask.proof.fence;

@@ -125,7 +125,9 @@ impl From<Refused> for ApiError {
             Refused::ExpectedSha256 { .. } => {
                 say(StatusCode::CONFLICT, ErrorCode::ExpectedSha256Mismatch)
             }
-            Refused::BodyTimeout(_) => say(StatusCode::REQUEST_TIMEOUT, ErrorCode::RequestTimeout),
+            Refused::BodyTimeout(_) | Refused::BodySlow(_) => {
+                say(StatusCode::REQUEST_TIMEOUT, ErrorCode::RequestTimeout)
+            }
             Refused::Draining { retry_after } => {
                 say(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::ShutdownDraining).after(retry_after)
             }

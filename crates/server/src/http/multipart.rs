@@ -11,7 +11,6 @@ use http::{HeaderMap, StatusCode, header};
 use lockd_core::queue::MessageId;
 use lockd_wire::ErrorCode;
 use multer::{Field, Multipart};
-use tokio::time::error::Elapsed;
 
 use super::body::Body;
 use super::error::ApiError;
@@ -39,16 +38,12 @@ impl Parts {
     pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Self, ApiError> {
         let boundary = boundary(headers)?;
         let frame = Arc::new(Frame::default());
-        let mut parts = Multipart::new(frame.around(pieces(body)), boundary);
+        let mut parts = Multipart::new(frame.around(pieces(app, body)), boundary);
         let mut meta = None;
-        let pause = app.limits.body_timeout;
-        let in_time = |_: Elapsed| ApiError::from(Refused::BodyTimeout(pause));
         loop {
-            let next = tokio::time::timeout(pause, parts.next_field()).await.map_err(in_time)?;
-            match next.map_err(|error| broken(&error))? {
+            match parts.next_field().await.map_err(broken)? {
                 Some(mut part) if part.name() == Some(META) && meta.is_none() => {
-                    let text = tokio::time::timeout(pause, small(&mut part)).await;
-                    meta = Some(text.map_err(in_time)??);
+                    meta = Some(small(&mut part).await?);
                 }
                 payload => {
                     frame.enter_payload();
@@ -63,14 +58,14 @@ impl Parts {
         let state = (self.parts, self.payload, self.frame);
         Box::pin(stream::try_unfold(state, |(mut parts, mut payload, frame)| async move {
             if let Some(part) = &mut payload {
-                if let Some(piece) = part.chunk().await.map_err(|error| error.to_string())? {
+                if let Some(piece) = part.chunk().await.map_err(broken_off)? {
                     return Ok(Some((piece, (parts, payload, frame))));
                 }
                 payload = None;
             }
             drop(payload);
             frame.leave_payload();
-            while let Some(extra) = parts.next_field().await.map_err(|error| error.to_string())? {
+            while let Some(extra) = parts.next_field().await.map_err(broken_off)? {
                 drop(extra);
             }
             Ok(None)
@@ -104,7 +99,8 @@ impl Frame {
                 let before = frame.bytes.fetch_add(piece.len(), Ordering::Relaxed);
                 // The piece that brings the beginning of the payload may be as large as it likes.
                 if before > FRAME_BYTES_MAX {
-                    return Err("there is too much before the payload, or after it".to_owned());
+                    let why = "there is too much before the payload, or after it";
+                    return Err(Refused::BodyBroken(why.to_owned()));
                 }
             }
             Ok(piece)
@@ -114,7 +110,7 @@ impl Frame {
 
 async fn small(part: &mut Field<'static>) -> Result<Bytes, ApiError> {
     let mut text = Vec::new();
-    while let Some(piece) = part.chunk().await.map_err(|error| broken(&error))? {
+    while let Some(piece) = part.chunk().await.map_err(broken)? {
         text.extend_from_slice(&piece);
         if text.len() > COMMAND_BYTES_MAX {
             let detail = format!("the part meta may have at most {COMMAND_BYTES_MAX} bytes");
@@ -125,9 +121,25 @@ async fn small(part: &mut Field<'static>) -> Result<Bytes, ApiError> {
     Ok(text.into())
 }
 
-fn broken(error: &multer::Error) -> ApiError {
-    let detail = format!("the parts of the body cannot be told apart: {error}");
-    bad(ErrorCode::MultipartError, detail)
+fn broken(error: multer::Error) -> ApiError {
+    match broken_off(error) {
+        Refused::BodyBroken(why) => {
+            let detail = format!("the parts of the body cannot be told apart: {why}");
+            bad(ErrorCode::MultipartError, detail)
+        }
+        refused => refused.into(),
+    }
+}
+
+/// What ended the body, if it did not end the parts.
+fn broken_off(error: multer::Error) -> Refused {
+    match error {
+        multer::Error::StreamReadFailed(error) => match error.downcast::<Refused>() {
+            Ok(refused) => *refused,
+            Err(error) => Refused::BodyBroken(error.to_string()),
+        },
+        error => Refused::BodyBroken(error.to_string()),
+    }
 }
 
 fn boundary(headers: &HeaderMap) -> Result<String, ApiError> {

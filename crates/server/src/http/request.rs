@@ -4,9 +4,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use http::{HeaderMap, StatusCode};
-use http_body_util::BodyExt;
 use lockd_core::answer::Stamp;
 use lockd_core::fence::{Fence, FenceCondition};
 use lockd_core::ids::{LeaseId, TxnId};
@@ -25,8 +23,9 @@ use sha2::{Digest, Sha256};
 use super::body::Body;
 use super::call::Call;
 use super::error::ApiError;
+use super::intake::{Intake, Whole};
+use crate::app::App;
 use crate::app::document::{Expected, Pieces};
-use crate::app::{App, Refused};
 
 /// The largest JSON body of a command (not of a document).
 pub(super) const COMMAND_BYTES_MAX: usize = 1024 * 1024;
@@ -331,25 +330,16 @@ fn hash(parts: &[&[u8]]) -> u128 {
     u128::from_le_bytes(low)
 }
 
-/// The whole body of a command, within its limit and the time between its pieces.
-pub(super) async fn bytes(app: &App, mut body: Body, max: usize) -> Result<Bytes, ApiError> {
-    let pause = app.limits.body_timeout;
-    let mut whole = Bytes::new();
-    loop {
-        let piece = match tokio::time::timeout(pause, body.piece()).await {
-            Ok(Some(Ok(piece))) => piece,
-            Ok(Some(Err(error))) => return Err(Refused::BodyBroken(error.to_string()).into()),
-            Ok(None) => return Ok(whole),
-            Err(_) => return Err(Refused::BodyTimeout(pause).into()),
-        };
-        if whole.len() + piece.len() > max {
-            body.drain().await;
+/// The whole body of a command, within its limit and the pace of bodies.
+pub(super) async fn bytes(app: &App, body: Body, max: usize) -> Result<Bytes, ApiError> {
+    match Intake::new(app, body).whole(max).await? {
+        Whole::Bytes(bytes) => Ok(bytes),
+        Whole::TooLarge(rest) => {
+            rest.drain().await;
             let detail = format!("the body of this request may have at most {max} bytes");
             let status = StatusCode::PAYLOAD_TOO_LARGE;
-            return Err(ApiError::new(status, ErrorCode::BodyTooLarge, detail));
+            Err(ApiError::new(status, ErrorCode::BodyTooLarge, detail))
         }
-        // Nearly every command comes in one piece, which is then taken as it is.
-        whole = if whole.is_empty() { piece } else { Bytes::from([whole, piece].concat()) };
     }
 }
 
@@ -377,6 +367,6 @@ pub(super) fn object<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::
 }
 
 /// A document body, piece by piece.
-pub(super) fn pieces(body: Body) -> Pieces {
-    Box::pin(body.into_data_stream().map(|piece| piece.map_err(|error| error.to_string())))
+pub(super) fn pieces(app: &App, body: Body) -> Pieces {
+    Intake::new(app, body).into_pieces()
 }

@@ -50,7 +50,7 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
 )]
 pub(super) async fn update(call: Call, body: Body) -> Result<Response, ApiError> {
     let params = call.params();
-    let mut pieces = request::pieces(body);
+    let mut pieces = request::pieces(&call.api.app, body);
     let outcome = async {
         let proof = request::proof(call.headers())?;
         let key = call.query_key(&params)?;
@@ -77,7 +77,7 @@ pub(super) async fn update(call: Call, body: Body) -> Result<Response, ApiError>
 )]
 pub(super) async fn update_state(call: Call, body: Body) -> Result<Response, ApiError> {
     let params = call.params();
-    let mut pieces = request::pieces(body);
+    let mut pieces = request::pieces(&call.api.app, body);
     let outcome = async {
         let (key, proof) = by_lease(&call, &params)?;
         take_in(&call, key, proof, Then::Commit, &mut pieces).await

@@ -6,10 +6,11 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::blob::{BlobFile, Blobs, Kind};
-use super::dir::Layout;
+use super::blob::{Blobs, Kind};
+use super::dir::{FORMAT_WITHOUT_MANIFEST, Layout};
 use super::disk::RealDisk;
 use super::head::{Entry, Position, Table};
+use super::manifest::{Manifest, StoreId};
 use super::options::{CACHE_BYTES, OpenError};
 use super::recover::recover;
 use super::tree::{Tree, Walk};
@@ -67,8 +68,21 @@ pub fn check(path: &Path, verify: &mut Verify<'_>) -> Result<Report, OpenError> 
     let layout = Layout { root: path.to_owned() };
     let lock = layout.claim_existing()?;
     let mut report = Report::default();
-    let tree = match Tree::open(&layout.tree(), CACHE_BYTES) {
-        Ok((tree, position)) => Some((Arc::new(tree), position)),
+    let manifest = match layout.format()? {
+        FORMAT_WITHOUT_MANIFEST => Ok(None),
+        _ => Manifest::load(&RealDisk, &layout).map(Some),
+    };
+    let store = manifest.as_ref().ok().and_then(Option::as_ref).map(|manifest| manifest.store);
+    let opened = Tree::open(&layout.tree(), CACHE_BYTES, store.unwrap_or(StoreId(0)));
+    let tree = match opened {
+        Ok((tree, position)) => {
+            if let Ok(Some(manifest)) = &manifest
+                && let Err(what) = manifest.judge_tree(position, &tree.tables())
+            {
+                report.problem("tree", what);
+            }
+            Some((Arc::new(tree), position))
+        }
         Err(error) => {
             report.problem("tree", error.to_string());
             None
@@ -76,20 +90,44 @@ pub fn check(path: &Path, verify: &mut Verify<'_>) -> Result<Report, OpenError> 
     };
     // Without the tree it is unknown where the log goes on: it is read from wherever it begins.
     let start = tree.as_ref().map_or(Position { next_frame: 1, revision: 0 }, |tree| tree.1);
-    let head = match recover(&RealDisk, &layout, start) {
+    // Without the manifest it is unknown which segments belong to it.
+    let head = match manifest {
+        Ok(manifest) => log(&layout, start, manifest.as_ref(), &mut report),
+        Err(error) => {
+            report.problem("manifest", damage(error));
+            Table::default()
+        }
+    };
+    records(tree.map(|(tree, _)| tree), &head, verify, &mut report);
+    blobs(&layout, store, &mut report);
+    drop(lock);
+    Ok(report)
+}
+
+fn log(
+    layout: &Layout,
+    start: Position,
+    manifest: Option<&Manifest>,
+    report: &mut Report,
+) -> Table {
+    match recover(&RealDisk, layout, start, manifest) {
         Ok(recovered) => {
             report.log_frames = recovered.frames;
             recovered.head
         }
         Err(error) => {
-            report.problem("log", error.to_string());
+            report.problem("log", damage(error));
             Table::default()
         }
-    };
-    records(tree.map(|(tree, _)| tree), &head, verify, &mut report);
-    blobs(&layout, &mut report);
-    drop(lock);
-    Ok(report)
+    }
+}
+
+/// What is wrong, without what to do about it: that is what this report is for.
+fn damage(error: OpenError) -> String {
+    match error {
+        OpenError::Damaged { detail, .. } => detail,
+        other => other.to_string(),
+    }
 }
 
 fn records(tree: Option<Arc<Tree>>, head: &Table, verify: &mut Verify<'_>, report: &mut Report) {
@@ -125,8 +163,11 @@ fn records(tree: Option<Arc<Tree>>, head: &Table, verify: &mut Verify<'_>, repor
     }
 }
 
-fn blobs(layout: &Layout, report: &mut Report) {
+fn blobs(layout: &Layout, store: Option<StoreId>, report: &mut Report) {
     let blobs = Blobs::new(layout.blobs());
+    if let Some(store) = store {
+        blobs.belong_to(store);
+    }
     let kinds = [Kind::Finished, Kind::Unfinished];
     let walked = blobs.walk(None, &kinds, &mut |name, kind| {
         if kind == Kind::Unfinished {
@@ -146,7 +187,7 @@ fn blobs(layout: &Layout, report: &mut Report) {
 }
 
 fn read_through(blobs: &Blobs, name: &str) -> Result<u64, StoreError> {
-    let mut file = BlobFile::open(&blobs.path(name, Kind::Finished)?)?;
+    let mut file = blobs.open(name, Kind::Finished)?;
     while file.next_frame()?.is_some() {}
     Ok(file.bytes())
 }

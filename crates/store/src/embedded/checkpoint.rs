@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::clock::Stopwatch;
 use super::committer::Message;
 use super::head::{Frozen, Position, Table};
-use super::log::Log;
+use super::log::{InTree, Log};
 use super::options::{BACKLOG_TIMES, STALL_MAX};
 use super::shared::{Counters, Shared, State};
 use super::tree::{Tree, TreeError};
@@ -76,6 +76,16 @@ impl Checkpoints {
 
     pub(super) fn blocked(&self) -> Option<String> {
         self.state.lock().blocked.clone()
+    }
+
+    /// Ends this opening of the store: it has to be opened again.
+    pub(super) fn give_up(&self, reason: String, committer: &mpsc::WeakSender<Message>) {
+        self.state.lock().failed = Some(reason);
+        self.changed.notify_all();
+        if let Some(committer) = committer.upgrade() {
+            // A full queue means that it is awake and will look by itself.
+            committer.try_send(Message::Wake).ok();
+        }
     }
 
     /// Waits for one checkpoint to end, a bounded time. An error says why there was none.
@@ -145,14 +155,8 @@ impl Drop for Checkpointer {
 }
 
 impl Checkpointer {
-    /// Tells everybody that the store has to be opened again.
     fn give_up(&self, reason: String) {
-        self.checkpoints.state.lock().failed = Some(reason);
-        self.checkpoints.changed.notify_all();
-        if let Some(committer) = self.committer.upgrade() {
-            // A full queue means that it is awake and will look by itself.
-            committer.try_send(Message::Wake).ok();
-        }
+        self.checkpoints.give_up(reason, &self.committer);
     }
 
     /// Runs until told to stop or until the tree fails.
@@ -274,7 +278,7 @@ impl Checkpointer {
         if let State::Open { published, .. } = &mut *self.shared.state.write() {
             published.frozen = None;
         }
-        self.log.recycle(position.next_frame);
+        self.log.recycle(InTree { position, tables: self.tree.tables() });
         Counters::add(&self.shared.counters.checkpoints, 1);
         tracing::debug!(
             records = table.len(),

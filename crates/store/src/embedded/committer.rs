@@ -5,10 +5,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::{Checkpoints, Pressure};
+use super::clock::Stopwatch;
 use super::frame::FrameBuilder;
 use super::head::{Entry, Position};
 use super::log::{AppendError, Log, LogWriter};
@@ -16,6 +18,9 @@ use super::options::{BATCH_BYTES, BATCH_COMMITS, COMMIT_BYTES_MAX, NAME_BYTES_MA
 use super::shared::{Counters, Shared, State};
 use super::tree::{Tree, TreeError};
 use crate::port::{Expect, Name, Op, Revision, StoreError, Write};
+
+/// Commits are acknowledged for this long without looking at the directory.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 pub(super) type Answer = oneshot::Sender<Result<Vec<Revision>, StoreError>>;
 
@@ -48,6 +53,9 @@ pub(super) struct Committer {
     pub(super) writer: LogWriter,
     pub(super) revision: u64,
     pub(super) frame: FrameBuilder,
+    /// When it was last seen that the directory is the one that was opened, and how many segments
+    /// had been begun.
+    pub(super) looked: (Stopwatch, u64),
 }
 
 /// Commits that share one frame, one sync and one moment.
@@ -218,13 +226,11 @@ impl Committer {
                     return Ok(());
                 }
                 Err(AppendError::Failed(error)) => {
-                    let reason = format!("the log failed: {error}");
-                    // First of all nobody may read on: who is told that the outcome is unknown
-                    // will load, and must not see the state before a commit that happened.
-                    *self.shared.state.write() = State::Failed(reason.clone());
-                    batch.fail(&StoreError::Unknown(reason.clone()));
-                    return Err(reason);
+                    return Err(self.fail(batch, format!("the log failed: {error}")));
                 }
+            }
+            if let Err(reason) = self.look_at_directory() {
+                return Err(self.fail(batch, reason));
             }
         }
         let Batch { judged, writes, accepted, refused, .. } = batch;
@@ -242,7 +248,28 @@ impl Committer {
         Ok(())
     }
 
-    fn count(&self, commits: usize, sync: std::time::Duration) {
+    /// Answers a batch of which nobody knows whether it is durable.
+    fn fail(&self, batch: Batch, reason: String) -> String {
+        // First of all nothing may be read on: a caller that learns that the outcome is unknown
+        // will load, and must not see the state before a commit that happened.
+        *self.shared.state.write() = State::Failed(reason.clone());
+        batch.fail(&StoreError::Unknown(reason.clone()));
+        reason
+    }
+
+    /// What was synced into a directory that was removed or replaced is lost. Looks now and then,
+    /// and whenever a segment was begun.
+    fn look_at_directory(&mut self) -> Result<(), String> {
+        let begun = self.writer.segments_begun();
+        if self.looked.0.elapsed() < LOOK_EVERY && self.looked.1 == begun {
+            return Ok(());
+        }
+        self.shared.held.check().map_err(|error| error.to_string())?;
+        self.looked = (Stopwatch::start(), begun);
+        Ok(())
+    }
+
+    fn count(&self, commits: usize, sync: Duration) {
         let nanos = u64::try_from(sync.as_nanos()).unwrap_or(u64::MAX);
         self.shared.starved.store(false, Ordering::Relaxed);
         Counters::add(&self.shared.counters.batches, 1);

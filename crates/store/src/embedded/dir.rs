@@ -1,19 +1,24 @@
-//! The directory of a store: who owns it, which format it has, and whether the file system
+//! The directory of a store: which format it has, what is in it, and whether the file system
 //! under it can be trusted. It opens no log and no tree.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::disk::write_atomically;
+use super::hold::{DirLock, Locks};
+use super::manifest::Manifest;
 use super::options::OpenError;
 
 /// Version of everything below the directory.
-pub(super) const FORMAT_VERSION: u32 = 1;
+pub(super) const FORMAT_VERSION: u32 = 2;
+/// The version without a manifest. Such a store is brought to the present one when it is opened.
+pub(super) const FORMAT_WITHOUT_MANIFEST: u32 = 1;
 const FORMAT_MAGIC: &str = "lockd embedded store";
 
-const LOCK_FILE: &str = "LOCK";
+pub(super) const LOCK_FILE: &str = "LOCK";
+pub(super) const MANIFEST_FILE: &str = "MANIFEST";
 const FORMAT_FILE: &str = "FORMAT";
 
 /// The parts of a store's directory.
@@ -35,8 +40,16 @@ impl Layout {
         self.root.join("blobs")
     }
 
+    pub(super) fn manifest(&self) -> PathBuf {
+        self.root.join(MANIFEST_FILE)
+    }
+
     pub(super) fn io(&self, error: impl std::fmt::Display) -> OpenError {
         OpenError::Io { path: self.root.clone(), detail: error.to_string() }
+    }
+
+    pub(super) fn lost(&self, error: &io::Error) -> OpenError {
+        OpenError::Lost { path: self.root.clone(), detail: error.to_string() }
     }
 
     pub(super) fn damaged(&self, detail: impl Into<String>) -> OpenError {
@@ -49,24 +62,35 @@ impl Layout {
         if !allow_network_fs {
             self.refuse_network_fs()?;
         }
-        self.refuse_foreign_dir()?;
+        let is_new = self.is_new()?;
         let lock = self.lock()?;
-        self.check_format()?;
-        for part in [self.log(), self.tree(), self.blobs()] {
+        if is_new {
+            // In this order: a store of this format always has a manifest.
+            let made = Manifest::empty().write_at_rest(self).and_then(|()| self.write_format());
+            made.map_err(|error| self.io(error))?;
+        }
+        self.format()?;
+        for part in self.parts() {
             make_dir(&part).map_err(|error| self.io(error))?;
+            lock.add(part).map_err(|error| self.io(error))?;
         }
         sync_dir(&self.root).map_err(|error| self.io(error))?;
         Ok(lock)
     }
 
+    fn parts(&self) -> [PathBuf; 3] {
+        [self.log(), self.tree(), self.blobs()]
+    }
+
     /// Locks a store that must exist already, and makes nothing.
     pub(super) fn claim_existing(&self) -> Result<DirLock, OpenError> {
         if !self.root.join(FORMAT_FILE).is_file() {
+            self.refuse_lost_format()?;
             let detail = "there is no FORMAT file".to_owned();
             return Err(OpenError::NotAStore { path: self.root.clone(), detail });
         }
         let lock = self.lock()?;
-        self.check_format()?;
+        self.format()?;
         Ok(lock)
     }
 
@@ -77,6 +101,7 @@ impl Layout {
         fs::rename(self.log(), target.log())?;
         fs::rename(self.tree(), target.tree())?;
         fs::rename(self.blobs(), target.blobs())?;
+        fs::rename(self.manifest(), target.manifest())?;
         sync_dir(&target.root)?;
         fs::rename(self.root.join(FORMAT_FILE), target.root.join(FORMAT_FILE))?;
         fs::remove_dir_all(&self.root)?;
@@ -86,7 +111,8 @@ impl Layout {
     /// Takes back what `move_into` has moved.
     pub(super) fn remove_parts(&self) {
         fs::remove_file(self.root.join(FORMAT_FILE)).ok();
-        for part in [self.log(), self.tree(), self.blobs()] {
+        fs::remove_file(self.manifest()).ok();
+        for part in self.parts() {
             fs::remove_dir_all(part).ok();
         }
     }
@@ -96,39 +122,39 @@ impl Layout {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(|error| self.io(error))?;
+        let in_use = |pid| OpenError::InUse { path: self.root.clone(), pid };
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
                 (&mut file).take(32).read_to_string(&mut text).ok();
-                let pid = text.trim().parse().ok();
-                return Err(OpenError::InUse { path: self.root.clone(), pid });
+                return Err(in_use(text.trim().parse().ok()));
             }
             Err(TryLockError::Error(error)) => return Err(self.io(error)),
         }
+        // The lock file may be a new one, in a directory that another process still holds.
+        let taken = Locks::take(&self.root).map_err(|error| self.io(error))?;
+        let locks = taken.map_err(|taken| in_use(taken.pid))?;
         // The pid only helps people; the lock is what counts.
         let note = format!("{}\n", std::process::id());
         file.set_len(0)
             .and_then(|()| file.write_all_at(note.as_bytes(), 0))
             .map_err(|error| self.io(error))?;
-        Ok(DirLock { file })
+        Ok(DirLock::new(&self.root, locks, (path, file)))
     }
 
-    fn check_format(&self) -> Result<(), OpenError> {
+    /// The version of the format of a store that has one this program can read.
+    pub(super) fn format(&self) -> Result<u32, OpenError> {
         let path = self.root.join(FORMAT_FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let text = format!("{FORMAT_MAGIC} {FORMAT_VERSION}\n");
-                return write_atomically(&path, text.as_bytes()).map_err(|error| self.io(error));
-            }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => String::new(),
             Err(error) => return Err(self.io(error)),
         };
         let version =
             text.trim_end().strip_prefix(FORMAT_MAGIC).and_then(|v| v.trim().parse().ok());
         match version {
-            Some(FORMAT_VERSION) => Ok(()),
+            Some(version @ (FORMAT_WITHOUT_MANIFEST | FORMAT_VERSION)) => Ok(version),
             Some(found) => {
                 Err(OpenError::Version { path: self.root.clone(), found, known: FORMAT_VERSION })
             }
@@ -136,18 +162,36 @@ impl Layout {
         }
     }
 
-    /// A directory that holds other people's files is not made into a store by accident.
-    fn refuse_foreign_dir(&self) -> Result<(), OpenError> {
+    /// Says that the store has the present format.
+    pub(super) fn write_format(&self) -> io::Result<()> {
+        let text = format!("{FORMAT_MAGIC} {FORMAT_VERSION}\n");
+        write_atomically(&self.root.join(FORMAT_FILE), text.as_bytes())
+    }
+
+    /// Whether there is no store here yet. A directory that holds other people's files is not
+    /// made into a store by accident.
+    fn is_new(&self) -> Result<bool, OpenError> {
         if self.root.join(FORMAT_FILE).exists() {
-            return Ok(());
+            return Ok(false);
         }
+        self.refuse_lost_format()?;
+        // What a first opening may leave behind when it is cut short, and what mkfs makes.
+        const HARMLESS: [&str; 5] =
+            [LOCK_FILE, "FORMAT.tmp", "MANIFEST.tmp", MANIFEST_FILE, "lost+found"];
         for entry in fs::read_dir(&self.root).map_err(|error| self.io(error))? {
             let name = entry.map_err(|error| self.io(error))?.file_name();
-            // What a first opening may leave behind when it is cut short, and what mkfs makes.
-            if name != LOCK_FILE && name != "FORMAT.tmp" && name != "lost+found" {
+            if !HARMLESS.iter().any(|harmless| name == *harmless) {
                 let detail = format!("it contains {}", name.to_string_lossy());
                 return Err(OpenError::NotAStore { path: self.root.clone(), detail });
             }
+        }
+        Ok(true)
+    }
+
+    /// A directory with all that a store has but its FORMAT file has lost it.
+    fn refuse_lost_format(&self) -> Result<(), OpenError> {
+        if self.manifest().exists() && self.parts().iter().any(|part| part.exists()) {
+            return Err(self.damaged("the file FORMAT is missing"));
         }
         Ok(())
     }
@@ -164,20 +208,6 @@ impl Layout {
     pub(super) fn space(&self) -> io::Result<(u64, u64)> {
         let stat = rustix::fs::statvfs(&self.root)?;
         Ok((stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize))
-    }
-}
-
-/// The store is ours while this lives.
-#[derive(Debug)]
-pub(super) struct DirLock {
-    file: File,
-}
-
-impl Drop for DirLock {
-    fn drop(&mut self) {
-        self.file.set_len(0).ok();
-        self.file.flush().ok();
-        self.file.unlock().ok();
     }
 }
 

@@ -17,6 +17,11 @@ pub(crate) trait SegmentFile: Send {
 pub(crate) trait Disk: Send + Sync + 'static {
     /// Makes a file of zeros, durable itself (its name is not, before `sync_dir`).
     fn create_zeroed(&self, path: &Path, bytes: u64) -> io::Result<()>;
+    /// Makes a file with these bytes in place of one that is there. Its bytes are durable, its
+    /// name is not, before `sync_dir`.
+    fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Writes the beginning of a file that is there; returns when it is durable.
+    fn write_header(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>>;
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -41,6 +46,23 @@ impl Disk for RealDisk {
             offset += rest as u64;
         }
         file.sync_all()
+    }
+
+    fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let file = new_file(path)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_all()
+    }
+
+    fn write_header(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_data()
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
@@ -85,14 +107,7 @@ pub(crate) fn new_file(path: &Path) -> io::Result<File> {
 /// Writes a small file so that it is there whole or not at all, also after a power cut.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
-    match fs::remove_file(&temporary) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    let file = new_file(&temporary)?;
-    file.write_all_at(bytes, 0)?;
-    file.sync_all()?;
+    RealDisk.write_new(&temporary, bytes)?;
     fs::rename(&temporary, path)?;
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

@@ -13,10 +13,12 @@ use tokio::sync::mpsc;
 use super::checkpoint::{Checkpointer, Checkpoints, Pressure, Stop};
 use super::clock::Stopwatch;
 use super::committer::{Committer, End, Inbox, Message};
-use super::dir::DirLock;
+use super::dir::FORMAT_WITHOUT_MANIFEST;
 use super::frame::FrameBuilder;
 use super::head::{Position, Published};
-use super::log::{Log, LogWriter};
+use super::hold::DirLock;
+use super::log::{Adopted, InTree, Log, LogWriter};
+use super::manifest::{Manifest, StoreId};
 use super::options::{OpenError, SPARES_MAX};
 use super::recover::{Recovered, recover};
 use super::shared::{Counters, Shared, State};
@@ -49,25 +51,39 @@ impl Engine {
     ) -> Result<Self, OpenError> {
         let opening = Stopwatch::start();
         let layout = &shared.layout;
-        let opened = Tree::open(&layout.tree(), shared.options.cache_bytes);
-        let (tree, in_tree) = opened.map_err(|error| match error {
-            TreeError::Damaged(what) => layout.damaged(what),
-            TreeError::Failed(what) | TreeError::Broken(what) => layout.io(what),
-        })?;
-        let tree = Arc::new(tree);
-        let recovered = recover(&*shared.options.disk, layout, in_tree)?;
+        let disk = &*shared.options.disk;
+        let manifest = match layout.format()? {
+            FORMAT_WITHOUT_MANIFEST => None,
+            _ => Some(Manifest::load(disk, layout)?),
+        };
+        let store = manifest.as_ref().map_or_else(StoreId::random, |manifest| manifest.store);
+        let (tree, in_tree) = open_tree(shared, store, manifest.as_ref())?;
+        let recovered = recover(disk, layout, in_tree, manifest.as_ref())?;
         let (frames, records) = (recovered.frames, recovered.head.len());
         let position = recovered.position;
-        let log = Arc::new(Log::new(layout.log(), &shared.options));
+        let held = Arc::clone(&shared.held);
+        let in_tree = InTree { position: in_tree, tables: tree.tables() };
+        let is_behind = manifest.as_ref().is_some_and(|known| known.is_behind(&in_tree.tables));
+        let log = Arc::new(Log::new(layout.log(), &shared.options, held, (store, in_tree)));
         let mut writer = LogWriter::new(Arc::clone(&log), position.next_frame);
         if let (Some(tail), Some(last)) = (&recovered.tail, recovered.filled.last()) {
             writer.resume(&last.segment, tail).map_err(|error| layout.io(error))?;
-            // A log that ends before the tree does was cut by somebody: no gap inside a segment.
-            if occasion == Occasion::Failure || tail.next_frame != position.next_frame {
+            // New frames go into segments with headers.
+            if occasion == Occasion::Failure || last.segment.start == 0 {
                 writer.leave_segment();
             }
         }
         let head = adopt(shared, &log, recovered);
+        shared.blobs.belong_to(store);
+        if is_behind {
+            log.write_manifest(None).map_err(|error| layout.io(error))?;
+        }
+        if manifest.is_none() {
+            // In this order: a store of the present format always has a manifest.
+            let upgraded = log.write_manifest(None).and_then(|()| layout.write_format());
+            upgraded.map_err(|error| layout.io(error))?;
+            tracing::info!(path = %layout.root.display(), "store upgraded to have a manifest");
+        }
         let checkpoints = Arc::new(Checkpoints::default());
         if occasion == Occasion::Failure {
             Counters::add(&shared.counters.reopened, 1);
@@ -97,9 +113,10 @@ impl Engine {
         sender: mpsc::WeakSender<Message>,
     ) -> std::io::Result<Self> {
         let preparing = Arc::clone(log);
+        let (failing, waking) = (Arc::clone(&checkpoints), sender.clone());
         let preparer = thread::Builder::new()
             .name("lockd-segments".into())
-            .spawn(move || preparing.prepare_ahead())?;
+            .spawn(move || preparing.prepare_ahead(|reason| failing.give_up(reason, &waking)))?;
         let checkpointer = Checkpointer {
             shared: Arc::clone(shared),
             log: Arc::clone(log),
@@ -129,6 +146,7 @@ impl Engine {
             writer,
             revision: position.revision,
             frame: FrameBuilder::default(),
+            looked: (Stopwatch::start(), 0),
         };
         Ok(Self { committer, preparer, checkpointer })
     }
@@ -145,6 +163,11 @@ impl Engine {
         committer.log.stop();
         checkpointer.join().ok();
         preparer.join().ok();
+        if how == Stop::AfterLast
+            && let Err(error) = committer.log.write_manifest(None)
+        {
+            tracing::warn!(%error, "cannot write the manifest");
+        }
         if let Some(after) = after {
             *committer.shared.state.write() = after;
         }
@@ -152,12 +175,30 @@ impl Engine {
     }
 }
 
+/// Opens the tree, which must reach what the manifest says.
+fn open_tree(
+    shared: &Shared,
+    store: StoreId,
+    manifest: Option<&Manifest>,
+) -> Result<(Arc<Tree>, Position), OpenError> {
+    let layout = &shared.layout;
+    let opened = Tree::open(&layout.tree(), shared.options.cache_bytes, store);
+    let (tree, in_tree) = opened.map_err(|error| match error {
+        TreeError::Damaged(what) => layout.damaged(what),
+        TreeError::Failed(what) | TreeError::Broken(what) => layout.io(what),
+    })?;
+    if let Some(manifest) = manifest {
+        manifest.judge_tree(in_tree, &tree.tables()).map_err(|what| layout.damaged(what))?;
+    }
+    Ok((Arc::new(tree), in_tree))
+}
+
 /// Hands the recovered segments to the log and clears away what cannot be used.
 fn adopt(shared: &Shared, log: &Log, recovered: Recovered) -> super::head::Table {
-    let Recovered { head, filled, unused, next_id, .. } = recovered;
+    let Recovered { head, filled, unused, spares: found, next_id, position, .. } = recovered;
     let size = shared.options.segment_bytes;
     let mut spares: Vec<PathBuf> = Vec::new();
-    for path in unused {
+    for path in found {
         let fits = fs::metadata(&path).is_ok_and(|meta| meta.len() == size);
         if fits && spares.len() < SPARES_MAX {
             spares.push(path);
@@ -165,7 +206,7 @@ fn adopt(shared: &Shared, log: &Log, recovered: Recovered) -> super::head::Table
             tracing::warn!(%error, file = %path.display(), "cannot remove an unused segment");
         }
     }
-    log.adopt(filled, spares, next_id);
+    log.adopt(Adopted { filled, unused, spares, next_id, synced: position.next_frame });
     head
 }
 
@@ -253,7 +294,9 @@ fn reopen(
             }
             thread::sleep(FAILED_TICK);
         }
-        match Engine::open(shared, sender.clone(), Occasion::Failure) {
+        // Nothing is opened, and nothing is made, in a directory that took the place of ours.
+        let held = shared.held.check().map_err(|error| shared.layout.lost(&error));
+        match held.and_then(|()| Engine::open(shared, sender.clone(), Occasion::Failure)) {
             Ok(engine) => return Ok(engine),
             Err(error) => {
                 let obstacle = error.to_string();

@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::manifest::StoreId;
 use crate::port::{Name, Op, Write};
 
 /// Number (8), payload length (4), checksum of the payload (4), of the header (4), zeros (4).
 pub(super) const FRAME_HEADER_BYTES: usize = 24;
 /// Frames begin at multiples of this.
 pub(super) const FRAME_ALIGN: usize = 8;
+/// Magic (8), store (16), segment (8), salt (8), size of the file (8), checksum (4), zeros.
+pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
+const SEGMENT_MAGIC: [u8; 8] = *b"lkdlog\0\x02";
 
 const OP_PUT: u8 = 1;
 const OP_DELETE: u8 = 2;
@@ -48,6 +52,60 @@ impl Seal {
             *place = byte;
         }
         header
+    }
+}
+
+/// The beginning of a segment, durable before the segment is named in the manifest: a file
+/// without it was lost, and one with another is that of another store or of another segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SegmentHeader {
+    pub(super) store: StoreId,
+    pub(super) seal: Seal,
+    pub(super) bytes: u64,
+}
+
+impl SegmentHeader {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut header = SEGMENT_MAGIC.to_vec();
+        header.extend_from_slice(&self.store.0.to_le_bytes());
+        header.extend_from_slice(&self.seal.segment.to_le_bytes());
+        header.extend_from_slice(&self.seal.salt.to_le_bytes());
+        header.extend_from_slice(&self.bytes.to_le_bytes());
+        header.extend_from_slice(&crc32c::crc32c(&header).to_le_bytes());
+        header.resize(SEGMENT_HEADER_BYTES, 0);
+        header
+    }
+
+    /// The header of these bytes of a segment.
+    pub(super) fn parse(segment: &[u8]) -> Option<Self> {
+        let mut reader = Reader(segment.get(..SEGMENT_HEADER_BYTES)?);
+        if reader.take(8)? != SEGMENT_MAGIC {
+            return None;
+        }
+        let store = StoreId(u128::from_le_bytes(reader.take(16)?.try_into().ok()?));
+        let seal = Seal { segment: reader.u64()?, salt: reader.u64()? };
+        let header = Self { store, seal, bytes: reader.u64()? };
+        (header.encode() == segment.get(..SEGMENT_HEADER_BYTES)?).then_some(header)
+    }
+
+    /// Why a segment that should begin with this header does not; `None` if it does.
+    pub(super) fn fault_of(self, segment: &[u8]) -> Option<String> {
+        let length = segment.len() as u64;
+        if length != self.bytes {
+            return Some(format!("it has {length} bytes instead of {}", self.bytes));
+        }
+        let Some(found) = Self::parse(segment) else {
+            let zeros = segment.iter().take(SEGMENT_HEADER_BYTES).all(|byte| *byte == 0);
+            let what = if zeros { "it was zeroed" } else { "its header is not what was written" };
+            return Some(what.to_owned());
+        };
+        if found.store != self.store {
+            Some("it is a segment of another store".to_owned())
+        } else if found != self {
+            Some(format!("it is a copy of segment {:016x}", found.seal.segment))
+        } else {
+            None
+        }
     }
 }
 

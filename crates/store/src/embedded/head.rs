@@ -182,9 +182,10 @@ impl Published {
 #[cfg(test)]
 mod tests {
     use super::{Arc, Bytes, Entry, Position, Published, Table, Tree};
+    use crate::embedded::manifest::StoreId;
 
     fn published(folder: &std::path::Path) -> Published {
-        let (tree, position) = Tree::open(folder, 1 << 20).unwrap();
+        let (tree, position) = Tree::open(folder, 1 << 20, StoreId(1)).unwrap();
         let (head, tree) = (Table::default(), Arc::new(tree));
         Published { head, frozen: None, tree, position, generation: 0 }
     }

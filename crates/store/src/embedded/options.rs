@@ -120,8 +120,15 @@ pub enum OpenError {
     #[error("{path} has format version {found}, this program reads version {known}")]
     Version { path: PathBuf, found: u32, known: u32 },
     /// Stored bytes are not what was written. Nothing was changed.
-    #[error("the store at {path} is damaged: {detail}")]
+    #[error(
+        "the store at {path} is damaged: {detail}; keep a copy of the directory, see what else is \
+         damaged with `lockd store check`, and make a new one from the latest backup with \
+         `lockd store restore`"
+    )]
     Damaged { path: PathBuf, detail: String },
+    /// The directory is not the one that this process holds.
+    #[error("{detail}")]
+    Lost { path: PathBuf, detail: String },
     #[error("cannot open the store at {path}: {detail}")]
     Io { path: PathBuf, detail: String },
 }

@@ -10,6 +10,7 @@ use super::blob::Blobs;
 use super::checkpoint::Checkpoints;
 use super::dir::Layout;
 use super::head::Published;
+use super::hold::HeldDir;
 use super::log::Log;
 use super::options::EmbeddedOptions;
 use super::tree::{Tree, TreeError};
@@ -17,6 +18,7 @@ use crate::port::{Gauges, Name, Page, StoreError, Stored};
 
 pub(super) struct Shared {
     pub(super) layout: Layout,
+    pub(super) held: Arc<HeldDir>,
     pub(super) options: EmbeddedOptions,
     pub(super) state: RwLock<State>,
     pub(super) counters: Counters,

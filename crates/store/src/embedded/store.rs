@@ -42,6 +42,7 @@ impl EmbeddedStore {
         let blobs = Arc::new(Blobs::new(layout.blobs()));
         let shared = Arc::new(Shared {
             layout,
+            held: lock.dir(),
             options,
             state: RwLock::new(State::Closed),
             counters: Counters::default(),
@@ -87,10 +88,12 @@ impl EmbeddedStore {
     }
 
     fn blobs(&self) -> Result<&Arc<Blobs>, StoreError> {
-        match &*self.shared.state.read() {
-            State::Open { .. } | State::Failed(_) => Ok(&self.shared.blobs),
-            State::Closed => Err(closed()),
+        if let State::Closed = &*self.shared.state.read() {
+            return Err(closed());
         }
+        // A blob that is made or read elsewhere is not one of ours.
+        self.shared.held.check().map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        Ok(&self.shared.blobs)
     }
 }
 

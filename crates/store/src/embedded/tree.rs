@@ -11,12 +11,14 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 use fjall::config::{BlockSizePolicy, HashRatioPolicy, PinningPolicy};
 use fjall::{
-    Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot, UserValue,
+    AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot,
+    UserValue,
 };
 
 use super::cache::RecordCache;
 use super::frame::Reader;
 use super::head::{Entry, Position, Table};
+use super::manifest::{StoreId, TableMark};
 use crate::port::{Name, Revision, Stored};
 
 const RECORDS: &str = "records";
@@ -60,11 +62,31 @@ impl From<fjall::Error> for TreeError {
     }
 }
 
+const PANICKED: &str = "tree: it panicked";
+
+/// While the tree is opened, a file that is missing, or shorter than it was, is damage.
+fn unopened(error: fjall::Error) -> TreeError {
+    use std::io::ErrorKind::{AlreadyExists, InvalidData, InvalidInput, NotFound, UnexpectedEof};
+    let is_lost = if let fjall::Error::Io(error)
+    | fjall::Error::Storage(fjall::LsmError::Io(error)) = &error
+    {
+        matches!(
+            error.kind(),
+            AlreadyExists | InvalidData | InvalidInput | NotFound | UnexpectedEof
+        )
+    } else {
+        false
+    };
+    match TreeError::from(error) {
+        TreeError::Failed(what) if is_lost => TreeError::Damaged(what),
+        error @ (TreeError::Failed(_) | TreeError::Damaged(_) | TreeError::Broken(_)) => error,
+    }
+}
+
 /// fjall panics where a lock was poisoned by a worker that died. That is a broken tree for us,
 /// not the end of the process.
 fn guarded<T>(act: impl FnOnce() -> Result<T, TreeError>) -> Result<T, TreeError> {
-    catch_unwind(AssertUnwindSafe(act))
-        .unwrap_or_else(|_| Err(TreeError::Broken("tree: it panicked".into())))
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| Err(TreeError::Broken(PANICKED.into())))
 }
 
 /// Nearly every read is of one record: blocks are small and carry a hash table of their records,
@@ -80,27 +102,39 @@ fn options() -> KeyspaceCreateOptions {
 pub(super) struct Tree {
     db: Database,
     records: Keyspace,
+    store: StoreId,
     pub(super) cache: RecordCache,
 }
 
 impl Tree {
-    /// Opens the tree and tells how far the log is in it.
-    pub(super) fn open(path: &Path, cache_bytes: u64) -> Result<(Self, Position), TreeError> {
-        guarded(|| {
+    /// Opens the tree of a store and tells how far the log is in it.
+    pub(super) fn open(
+        path: &Path,
+        cache_bytes: u64,
+        store: StoreId,
+    ) -> Result<(Self, Position), TreeError> {
+        let opened = guarded(|| {
             let block_bytes = cache_bytes / BLOCK_CACHE_SHARE;
             let db = Database::builder(path)
                 .cache_size(block_bytes)
                 .worker_threads(WORKERS)
                 .max_cached_files(Some(OPEN_FILES))
-                .open()?;
-            let records = db.keyspace(RECORDS, options)?;
-            let position = match records.get(POSITION_KEY)? {
-                Some(bytes) => decode_position(&bytes)
-                    .ok_or_else(|| TreeError::Damaged("tree: unreadable position".into()))?,
+                .open()
+                .map_err(unopened)?;
+            let records = db.keyspace(RECORDS, options).map_err(unopened)?;
+            let position = match records.get(POSITION_KEY).map_err(unopened)? {
+                Some(bytes) => decode_position(&bytes, store)?,
                 None => Position { next_frame: 1, revision: 0 },
             };
             let cache = RecordCache::new(cache_bytes - block_bytes);
-            Ok((Self { db, records, cache }, position))
+            Ok((Self { db, records, store, cache }, position))
+        });
+        // It trusts its files: it panics when they are not what it wrote.
+        opened.map_err(|error| match error {
+            TreeError::Broken(what) if what == PANICKED => {
+                TreeError::Damaged("tree: its files are not what was written".into())
+            }
+            other => other,
         })
     }
 
@@ -126,7 +160,7 @@ impl Tree {
         guarded(|| {
             self.check_alive()?;
             let mut run = self.records.start_ingestion()?;
-            run.write(POSITION_KEY, encode_position(position))?;
+            run.write(POSITION_KEY, encode_position(position, self.store))?;
             for (name, entry) in table.iter() {
                 match &entry.bytes {
                     Some(bytes) => run.write(key(name), encode(entry.revision, bytes))?,
@@ -147,7 +181,7 @@ impl Tree {
     ) -> Result<(), TreeError> {
         guarded(|| {
             let mut run = self.records.start_ingestion()?;
-            run.write(POSITION_KEY, encode_position(position))?;
+            run.write(POSITION_KEY, encode_position(position, self.store))?;
             while let Some((name, revision, bytes)) = next() {
                 run.write(key(name), encode(revision, &bytes))?;
             }
@@ -159,6 +193,22 @@ impl Tree {
     /// An error if a worker has failed, after which the tree no longer compacts.
     pub(super) fn check_alive(&self) -> Result<(), TreeError> {
         guarded(|| Ok(self.db.persist(PersistMode::Buffer)?))
+    }
+
+    /// What tells the files of the tree from others.
+    pub(super) fn tables(&self) -> Vec<TableMark> {
+        let marks = || {
+            let version = self.records.tree.current_version();
+            let marks = version.iter_tables().map(|table| {
+                // By the name of its file: what is in the file may be another's.
+                let name = table.path.file_name().and_then(|name| name.to_str());
+                let id = name.and_then(|name| name.parse().ok()).unwrap_or(u64::MAX);
+                let checksum = table.checksum().into_u128();
+                TableMark { id, checksum, made: *table.metadata.created_at }
+            });
+            marks.collect()
+        };
+        guarded(|| Ok(marks())).unwrap_or_default()
     }
 
     /// Runs that wait to be merged; each costs every read a look.
@@ -248,15 +298,25 @@ fn decode(name: &str, value: UserValue) -> Result<Stored, TreeError> {
     Ok(Stored { bytes, revision: Revision(revision) })
 }
 
-fn encode_position(position: Position) -> Vec<u8> {
+fn encode_position(position: Position, store: StoreId) -> Vec<u8> {
     let mut value = position.next_frame.to_le_bytes().to_vec();
     value.extend_from_slice(&position.revision.to_le_bytes());
+    value.extend_from_slice(&store.0.to_le_bytes());
     value
 }
 
-fn decode_position(value: &[u8]) -> Option<Position> {
+fn decode_position(value: &[u8], store: StoreId) -> Result<Position, TreeError> {
     let mut reader = Reader(value);
-    Some(Position { next_frame: reader.u64()?, revision: reader.u64()? })
+    let position =
+        reader.u64().and_then(|next_frame| Some(Position { next_frame, revision: reader.u64()? }));
+    let Some(position) = position else {
+        return Err(TreeError::Damaged("tree: unreadable position".into()));
+    };
+    // Trees of the version without a manifest do not name their store.
+    if !reader.0.is_empty() && reader.0 != store.0.to_le_bytes() {
+        return Err(TreeError::Damaged("tree: it is that of another store".into()));
+    }
+    Ok(position)
 }
 
 /// Merges a walk of the tree with newer entries: the page of at most `limit` live records.

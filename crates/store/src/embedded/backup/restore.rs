@@ -13,7 +13,9 @@ use super::BackupError;
 use super::format::{Item, ItemReader, VERSION};
 use crate::embedded::blob::{BlobName, Blobs, Draft, Piece};
 use crate::embedded::dir::{Layout, make_dir, sync_dir};
+use crate::embedded::disk::RealDisk;
 use crate::embedded::head::Position;
+use crate::embedded::manifest::Manifest;
 use crate::embedded::options::CACHE_BYTES;
 use crate::embedded::tree::{Tree, TreeError};
 use crate::port::StoreError;
@@ -93,9 +95,13 @@ fn fill<R: std::io::Read>(
     let lock = layout.claim(true)?;
     let mut summary = RestoreSummary::default();
     let position = Position { next_frame: 1, revision: revision + REVISIONS_SKIPPED };
-    let first = records(&layout, &mut items, position, (adjust, &mut summary))?;
-    blobs(&layout, &mut items, first, &mut summary)?;
+    let manifest = Manifest { tree: position, ..Manifest::load(&RealDisk, &layout)? };
+    let first = records(&layout, &mut items, &manifest, (adjust, &mut summary))?;
+    let into = Arc::new(Blobs::new(layout.blobs()));
+    into.belong_to(manifest.store);
+    blobs(&into, &mut items, first, &mut summary)?;
     items.end()?;
+    manifest.write_at_rest(&layout)?;
     drop(lock);
     sync_dir(root)?;
     Ok(summary)
@@ -106,11 +112,13 @@ fn fill<R: std::io::Read>(
 fn records<R: std::io::Read>(
     layout: &Layout,
     items: &mut ItemReader<R>,
-    position: Position,
+    manifest: &Manifest,
     (adjust, summary): (&mut Adjust<'_>, &mut RestoreSummary),
 ) -> Result<Item, BackupError> {
     let unusable = |error: TreeError| BackupError::Store(StoreError::from(error));
-    let (tree, _) = Tree::open(&layout.tree(), CACHE_BYTES).map_err(unusable)?;
+    let position = manifest.tree;
+    let opened = Tree::open(&layout.tree(), CACHE_BYTES, manifest.store);
+    let (tree, _) = opened.map_err(unusable)?;
     let mut last: Option<String> = None;
     let mut behind = Err(BackupError::Damaged("the file ends too early".into()));
     let mut next = || -> Option<(String, u64, Bytes)> {
@@ -157,14 +165,13 @@ fn append(draft: &Draft, mut content: &[u8]) -> Result<(), StoreError> {
 }
 
 fn blobs<R: std::io::Read>(
-    layout: &Layout,
+    blobs: &Arc<Blobs>,
     items: &mut ItemReader<R>,
     mut item: Item,
     summary: &mut RestoreSummary,
 ) -> Result<(), BackupError> {
-    let blobs = Arc::new(Blobs::new(layout.blobs()));
     while let Item::Blob { name } = item {
-        let draft = Draft::create(&blobs, BlobName::parse(&name)?)?;
+        let draft = Draft::create(blobs, BlobName::parse(&name)?)?;
         match content(items, &draft)? {
             Some(bytes) => {
                 draft.finish()?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::BackupError;
 use super::format::{Item, ItemWriter, VERSION};
-use crate::embedded::blob::{BlobFile, Kind, Pause};
+use crate::embedded::blob::{Kind, Pause};
 use crate::embedded::disk::new_file;
 use crate::embedded::head::Entry;
 use crate::embedded::shared::{Shared, State};
@@ -173,9 +173,9 @@ impl<'a> Save<'a> {
     }
 
     fn blob(&mut self, blobs: &Pause, name: String, kind: Kind) -> Result<(), BackupError> {
-        let opened = match BlobFile::open(&blobs.path(&name, kind)?) {
+        let opened = match blobs.open(&name, kind) {
             // Deleted between the listing and now.
-            Err(StoreError::NoBlob) => BlobFile::open(&blobs.path(&name, Kind::Deleted)?),
+            Err(StoreError::NoBlob) => blobs.open(&name, Kind::Deleted),
             opened => opened,
         };
         let mut file = match opened {

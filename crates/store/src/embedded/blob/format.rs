@@ -25,12 +25,19 @@ impl Nonce {
         crc32c::crc32c_append(crc, content)
     }
 
-    pub(super) fn header(self) -> Vec<u8> {
+    /// The mark tells which store and which name the file is of; zero says nothing.
+    pub(super) fn header(self, mark: u32) -> Vec<u8> {
         let mut header = MAGIC.to_vec();
         header.extend_from_slice(&self.0.to_le_bytes());
         header.extend_from_slice(&crc32c::crc32c(&header).to_le_bytes());
-        header.resize(HEADER_BYTES, 0);
+        header.extend_from_slice(&mark.to_le_bytes());
         header
+    }
+
+    /// The mark in a header.
+    pub(super) fn mark(header: &[u8; HEADER_BYTES]) -> u32 {
+        let [.., one, two, three, four] = *header;
+        u32::from_le_bytes([one, two, three, four])
     }
 
     /// The header's nonce, if it is a header.

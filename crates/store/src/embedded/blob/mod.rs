@@ -9,8 +9,8 @@ mod write;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 
@@ -20,12 +20,15 @@ pub(crate) use self::read::BlobFile;
 use self::read::FileBlobReader;
 pub(crate) use self::write::Draft;
 use self::write::FileBlobWriter;
+use super::manifest::StoreId;
 use super::store::off_thread;
 use crate::port::{BlobReader, BlobWriter, StoreError};
 
 /// The blobs of one store.
 pub(crate) struct Blobs {
     root: PathBuf,
+    /// Whose blobs they are, once that is known.
+    store: OnceLock<StoreId>,
     bytes: AtomicU64,
     /// How many backups are running. A deletion holds it while it deletes.
     backups: RwLock<u32>,
@@ -33,7 +36,26 @@ pub(crate) struct Blobs {
 
 impl Blobs {
     pub(super) fn new(root: PathBuf) -> Self {
-        Self { root, bytes: AtomicU64::new(0), backups: RwLock::new(0) }
+        Self { root, store: OnceLock::new(), bytes: AtomicU64::new(0), backups: RwLock::new(0) }
+    }
+
+    /// Blobs that are written from now on are marked as those of this store, and those that are
+    /// marked otherwise are not read.
+    pub(super) fn belong_to(&self, store: StoreId) {
+        self.store.get_or_init(|| store);
+    }
+
+    fn mark(&self, name: &BlobName) -> u32 {
+        let Some(store) = self.store.get() else { return 0 };
+        let path = name.path(Path::new(""), Kind::Finished);
+        let crc = crc32c::crc32c(&store.0.to_le_bytes());
+        crc32c::crc32c_append(crc, path.as_os_str().as_encoded_bytes()).max(1)
+    }
+
+    /// Opens a blob of this name.
+    pub(crate) fn open(&self, name: &str, kind: Kind) -> Result<BlobFile, StoreError> {
+        let name = BlobName::parse(name)?;
+        BlobFile::open(&name.path(&self.root, kind), self.mark(&name))
     }
 
     /// Bytes of finished blobs on disk.
@@ -65,8 +87,8 @@ impl Blobs {
         self: &Arc<Self>,
         name: &str,
     ) -> Result<Box<dyn BlobReader>, StoreError> {
-        let path = BlobName::parse(name)?.path(&self.root, Kind::Finished);
-        let file = off_thread(move || BlobFile::open(&path)).await?;
+        let (blobs, name) = (Arc::clone(self), name.to_owned());
+        let file = off_thread(move || blobs.open(&name, Kind::Finished)).await?;
         Ok(Box::new(FileBlobReader::new(file)))
     }
 

@@ -73,8 +73,9 @@ pub(crate) struct BlobFile {
 }
 
 impl BlobFile {
-    /// Opens a file and makes sure that it is a whole blob.
-    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+    /// Opens a file and makes sure that it is a whole blob, and
+    /// of this mark, if it has one.
+    pub(super) fn open(path: &Path, mark: u32) -> Result<Self, StoreError> {
         let file = File::open(path).map_err(|error| {
             let missing = error.kind() == io::ErrorKind::NotFound;
             if missing { StoreError::NoBlob } else { unreadable(&error) }
@@ -89,6 +90,11 @@ impl BlobFile {
         file.read_exact(&mut header).map_err(|_| damaged())?;
         let nonce = Nonce::parse(&header).ok_or_else(damaged)?;
         let whole = nonce.parse_trailer(&trailer, len).ok_or_else(damaged)?;
+        let found = Nonce::mark(&header);
+        if found != 0 && mark != 0 && found != mark {
+            let what = format!("blob {} is that of another store or name", path.display());
+            return Err(StoreError::Damaged(what));
+        }
         Ok(Self { file, buffers: Buffers::default(), nonce, whole, next: 0, read: 0 })
     }
 

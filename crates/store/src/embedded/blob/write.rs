@@ -58,7 +58,8 @@ impl Draft {
             if used { StoreError::Conflict } else { unwritten(&error) }
         })?;
         let nonce = Nonce(rand::random());
-        let prepared = file.write_all(&nonce.header()).and_then(|()| file.try_clone());
+        let prepared =
+            file.write_all(&nonce.header(blobs.mark(&name))).and_then(|()| file.try_clone());
         let early = match prepared {
             Ok(early) => early,
             Err(error) => {

@@ -10,18 +10,20 @@ use bytes::Bytes;
 
 use super::{log_only, open, scratch, small};
 use crate::conformance::{commit_one, load, put};
-use crate::embedded::frame::{FRAME_HEADER_BYTES, FrameBuilder, Seal, frame_at, later_frame};
+use crate::embedded::frame::{
+    FRAME_HEADER_BYTES, FrameBuilder, SEGMENT_HEADER_BYTES, Seal, frame_at, later_frame,
+};
 use crate::embedded::log::parse_name;
 use crate::embedded::{EmbeddedStore, OpenError, check};
 use crate::port::{Expect, Store, StoreError};
 
 /// Segments in order of use, those with frames only.
-fn segments(store: &Path) -> Vec<(PathBuf, Seal)> {
+pub(super) fn segments(store: &Path) -> Vec<(PathBuf, Seal)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(store.join("log")).unwrap() {
         let path = entry.unwrap().path();
         if let Some(seal) = path.file_name().unwrap().to_str().and_then(parse_name)
-            && frame_at(&fs::read(&path).unwrap(), 0, seal).is_some()
+            && frame_at(&fs::read(&path).unwrap(), SEGMENT_HEADER_BYTES, seal).is_some()
         {
             found.push((path, seal));
         }
@@ -31,9 +33,9 @@ fn segments(store: &Path) -> Vec<(PathBuf, Seal)> {
 }
 
 /// Where the frames of a segment begin, and where the last ends.
-fn frames(path: &Path, seal: Seal) -> Vec<usize> {
+pub(super) fn frames(path: &Path, seal: Seal) -> Vec<usize> {
     let bytes = fs::read(path).unwrap();
-    let mut offsets = vec![0];
+    let mut offsets = vec![SEGMENT_HEADER_BYTES];
     while let Some(frame) = frame_at(&bytes, *offsets.last().unwrap(), seal) {
         offsets.push(frame.end);
     }
@@ -53,7 +55,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// A dropped store with these records, one commit each, all in the log.
-async fn with_commits(path: &Path, commits: usize, bytes: usize) {
+pub(super) async fn with_commits(path: &Path, commits: usize, bytes: usize) {
     let store = open(log_only(path));
     for at in 0..commits {
         let value = vec![at.to_le_bytes()[0]; bytes];

@@ -47,6 +47,18 @@ enum Undo {
     Remove { path: PathBuf, content: Vec<u8> },
 }
 
+impl Undo {
+    /// The folder whose sync makes it durable; a write needs that of its file.
+    fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Write { .. } => None,
+            Self::Create { path } | Self::Rename { to: path, .. } | Self::Remove { path, .. } => {
+                path.parent()
+            }
+        }
+    }
+}
+
 #[derive(Clone, Default)]
 pub(super) struct FaultyDisk {
     state: Arc<Mutex<State>>,
@@ -258,6 +270,26 @@ impl Disk for FaultyDisk {
         run(verdict, RealDisk.create_zeroed(path, bytes))
     }
 
+    fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.full {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        let verdict = state.operation()?;
+        if let Ok(content) = fs::read(path) {
+            state.undo.push(Undo::Remove { path: path.to_owned(), content });
+        }
+        state.undo.push(Undo::Create { path: path.to_owned() });
+        state.ids.remove(path);
+        state.id(path);
+        run(verdict, RealDisk.write_new(path, bytes))
+    }
+
+    fn write_header(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let verdict = self.state.lock().operation()?;
+        run(verdict, RealDisk.write_header(path, bytes))
+    }
+
     fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
         let mut state = self.state.lock();
         let verdict = state.operation()?;
@@ -299,7 +331,9 @@ impl Disk for FaultyDisk {
         let mut state = self.state.lock();
         let verdict = state.operation()?;
         let outcome = RealDisk.sync_dir(path);
-        state.undo.retain(|undo| matches!(undo, Undo::Write { .. }));
+        if matches!(verdict, Verdict::Go) {
+            state.undo.retain(|undo| undo.folder() != Some(path));
+        }
         run(verdict, outcome)
     }
 }

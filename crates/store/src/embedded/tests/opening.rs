@@ -89,9 +89,9 @@ fn an_unknown_format_is_refused_by_name() {
     drop(open(small(folder.path())));
     let format = folder.path().join("FORMAT");
     let text = fs::read_to_string(&format).unwrap();
-    fs::write(&format, text.replace('1', "2")).unwrap();
+    fs::write(&format, text.replace('2', "3")).unwrap();
     let error = EmbeddedStore::open(small(folder.path())).unwrap_err();
-    assert!(matches!(error, OpenError::Version { found: 2, known: 1, .. }), "{error}");
+    assert!(matches!(error, OpenError::Version { found: 3, known: 2, .. }), "{error}");
     fs::write(&format, "something else").unwrap();
     let error = EmbeddedStore::open(small(folder.path())).unwrap_err();
     assert!(matches!(error, OpenError::Damaged { .. }), "{error}");

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::scratch;
 use crate::embedded::head::{Entry, Position, Table};
+use crate::embedded::manifest::StoreId;
 use crate::embedded::tree::{Tree, Walk};
 
 const CACHE_BYTES: u64 = 1 << 20;
@@ -50,7 +51,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..40),
     ) {
         let folder = scratch();
-        let (tree, _) = Tree::open(folder.path(), CACHE_BYTES).unwrap();
+        let (tree, _) = Tree::open(folder.path(), CACHE_BYTES, StoreId(1)).unwrap();
         let mut tree = Arc::new(tree);
         let mut model: BTreeMap<String, Bytes> = BTreeMap::new();
         let mut position = Position { next_frame: 1, revision: 0 };
@@ -74,7 +75,7 @@ proptest! {
                 }
                 Step::Reopen => {
                     drop(tree);
-                    let (opened, reached) = Tree::open(folder.path(), CACHE_BYTES).unwrap();
+                    let (opened, reached) = Tree::open(folder.path(), CACHE_BYTES, StoreId(1)).unwrap();
                     prop_assert_eq!(reached, position);
                     tree = Arc::new(opened);
                 }

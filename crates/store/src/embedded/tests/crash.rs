@@ -169,6 +169,29 @@ async fn a_power_cut_at_any_operation_loses_nothing_acknowledged() {
     }
 }
 
+/// The power goes at every operation of an orderly stop: of its checkpoint and its manifest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_power_cut_at_any_operation_of_a_stop_loses_nothing_acknowledged() {
+    for strike in 0.. {
+        let folder = scratch();
+        let disk = FaultyDisk::default();
+        let mut ledger = Ledger::default();
+        let store = EmbeddedStore::open(options(folder.path(), &disk)).unwrap();
+        let (_, error) = ledger.work(&*store, 0).await;
+        assert!(error.is_none(), "{error:?}");
+        disk.strike(strike, Fault::PowerCut);
+        store.close().await;
+        let struck = disk.has_struck();
+        let context = format!("power cut at operation {strike} of the stop");
+        let store = EmbeddedStore::open(options(folder.path(), &FaultyDisk::default())).unwrap();
+        ledger.reconcile(&*store, &context).await;
+        if !struck {
+            assert!(strike >= 3, "a stop has fewer operations than it should: {strike}");
+            break;
+        }
+    }
+}
+
 async fn fails_and_heals(fault: Fault) {
     let mut untouched = false;
     for strike in 0.. {

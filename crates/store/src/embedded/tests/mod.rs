@@ -7,6 +7,7 @@ mod crash;
 mod damage;
 mod durable;
 mod faults;
+mod lost;
 mod model;
 mod opening;
 mod pressure;

@@ -5,6 +5,8 @@
 mod port;
 mod process;
 mod secret;
+#[expect(dead_code, reason = "the accept loop that follows uses it")]
+mod slots;
 
 pub use port::{Bound, Certified, Door, ServeError, Serving, connections_max};
 pub use process::{Certificate, process_text};

@@ -1,7 +1,7 @@
 //! Bearer tokens, of which only the hash is kept.
 
-use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 
 const SECRET_MIN: usize = 16;

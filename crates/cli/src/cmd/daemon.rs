@@ -176,7 +176,7 @@ pub(super) fn door(bundle: Option<&Path>) -> anyhow::Result<(Door, Option<DropGu
             match credentials(&path) {
                 Ok(read) => {
                     live.replace(read);
-                    changed.notify_waiters();
+                    changed.announce();
                     known = now;
                     tracing::info!(bundle = %path.display(), "certificates were read again");
                 }

@@ -15,6 +15,7 @@ use lockd_tests::wait::try_within;
 use lockd_tests::watch::Watch;
 use lockd_tests::{Ask, Client, Held, Place, Reply, Request, eventually, eventually_some};
 use lockd_wire::path;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn place(bound: &Bound) -> Place {
     match bound {
@@ -109,20 +110,22 @@ fn lines_have_a_longest_length() {
     assert_eq!(next.token, held.token + 1);
 }
 
+/// A connection with a request in progress: it waits for a key that another holds.
+fn waiting(at: &Place, server: &Inside, number: u64) -> Connection {
+    let mut connection = Connection::open(at).expect("a connection");
+    let wish = Ask::new("k", &format!("waiter {number}")).block(0).request();
+    connection.send(&wish).expect("sent");
+    let waiters = || server.look(&Request::get(path::LEASES))["leases"][0]["waiters"].clone();
+    eventually("it waits", || waiters() == number);
+    connection
+}
+
 #[test]
 fn connections_over_the_limit_are_told_so() {
     let settings = Settings { max_connections: 3, ..Settings::embedded_defaults() };
-    let (_server, at) = started(settings);
-    let mut open: Vec<Connection> = (0..3)
-        .map(|_| {
-            let mut connection = Connection::open(&at).expect("a connection");
-            assert_eq!(
-                connection.call(&Request::get(path::HEALTHZ)).expect("an answer").status,
-                200
-            );
-            connection
-        })
-        .collect();
+    let (server, at) = started(settings);
+    let held = server.acquire(&Ask::new("k", "first").ttl_ms(600_000));
+    let mut open: Vec<Connection> = (1..=3).map(|number| waiting(&at, &server, number)).collect();
     for _ in 0..5 {
         let mut refused = Connection::open(&at).expect("a connection");
         let reply = refused.reply().expect("an answer without a question");
@@ -131,13 +134,86 @@ fn connections_over_the_limit_are_told_so() {
         let mut rest = Vec::new();
         assert_eq!(refused.socket.read_to_end(&mut rest).unwrap_or(0), 0, "and it ends");
     }
-    let kept = open.remove(0).call(&Request::get(path::HEALTHZ)).expect("an answer");
-    assert_eq!(kept.status, 200, "who is inside stays");
+    server.done(&held.release());
+    let granted = Held::of(&open.remove(0).reply().expect("an answer"));
+    assert_eq!(granted.token, held.token + 1, "a connection in a request keeps its place");
     eventually("a place that was left is given away", || {
         let mut connection = Connection::open(&at).expect("a connection");
         let reply = connection.call(&Request::get(path::HEALTHZ));
         reply.is_ok_and(|reply| reply.status == 200)
     });
+}
+
+#[test]
+fn silent_connections_take_no_place_from_requests_that_wait_nor_from_new_clients() {
+    let settings = Settings { max_connections: 6, ..Settings::embedded_defaults() };
+    let (server, at) = started(settings);
+    let held = server.acquire(&Ask::new("k", "first").ttl_ms(600_000));
+    let mut waiter = waiting(&at, &server, 1);
+    let mut watch = Watch::open(&at, &[("key", "k")], None).expect("a watch");
+    watch.snapshot("start");
+    let mut crowd = Vec::new();
+    for number in 0..60 {
+        let mut silent = Connection::open(&at).expect("a connection");
+        // The server may have closed it already.
+        silent.socket.write_all([&b""[..], b"GET /heal", b"PRI * HTTP/2.0"][number % 3]).ok();
+        crowd.push(silent);
+        let mut fresh = Connection::open(&at).expect("a connection");
+        assert_eq!(fresh.call(&Request::get(path::HEALTHZ)).expect("an answer").status, 200);
+    }
+    server.done(&held.release());
+    let granted = Held::of(&waiter.reply().expect("the waiter kept its place"));
+    assert_eq!(granted.token, held.token + 1);
+    assert_eq!(watch.next().short(), format!("lease released {}", held.token));
+}
+
+#[test]
+fn a_client_that_was_served_and_is_silent_makes_room_for_a_new_one() {
+    let settings = Settings { max_connections: 2, ..Settings::embedded_defaults() };
+    let (_server, at) = started(settings);
+    let served = || {
+        eventually_some("a place", || {
+            let mut connection = Connection::open(&at).expect("a connection");
+            let reply = connection.call(&Request::get(path::HEALTHZ)).ok()?;
+            (reply.status == 200).then_some(connection)
+        })
+    };
+    let (first, mut second) = (served(), served());
+    // The second is the less silent of the two from now on.
+    assert_eq!(second.call(&Request::get(path::HEALTHZ)).expect("an answer").status, 200);
+    let third = served();
+    end_of(first);
+    assert_eq!(second.call(&Request::get(path::HEALTHZ)).expect("an answer").status, 200);
+    drop(third);
+}
+
+#[test]
+fn one_address_has_no_more_connections_than_its_bound() {
+    let settings = Settings {
+        max_connections: 10,
+        max_connections_per_address: Some(3),
+        ..Settings::embedded_defaults()
+    };
+    let (server, at) = started(settings);
+    let held = server.acquire(&Ask::new("k", "first").ttl_ms(600_000));
+    let waiters: Vec<Connection> = (1..=3).map(|number| waiting(&at, &server, number)).collect();
+    let mut refused = Connection::open(&at).expect("a connection");
+    refused.reply().expect("an answer").refused(503, "too_many_connections");
+    // From another address there is room.
+    let Place::Tcp(address) = at else { panic!("not over the network") };
+    let answer = server.runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 2], 0).into()).expect("another address");
+        let mut stream = socket.connect(address).await.expect("a connection");
+        let request = b"GET /healthz HTTP/1.1\r\nhost: lockd\r\nconnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer
+    });
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(waiters);
+    server.done(&held.release());
 }
 
 /// Waits for the end of a connection that says nothing any more.

@@ -6,6 +6,8 @@ mod files;
 mod load;
 mod value;
 
+pub use lockd_serve::Family;
+
 pub use load::{Effective, Environment, Layers, Loaded, Problems, ProcessEnvironment, load};
 pub use value::BadValue;
 
@@ -86,7 +88,17 @@ pub const SETTINGS: &[Setting] = &[
         "Wait for leases to be released, too, when the server stops; for at most drain-grace",
     ),
     value("shutdown-timeout", "10s", "How long stopping may take after that"),
-    value("max-connections", "12000", "Open connections"),
+    value(
+        "max-connections",
+        "12000",
+        "Open connections; when all are taken, the most silent one is closed for a new one",
+    ),
+    value(
+        "max-connections-per-address",
+        "auto",
+        "Open connections of one client address (IPv6: of one /64 network); auto: half of \
+         max-connections, and any number from this machine",
+    ),
     value("max-waiters", "100000", "Requests that wait for keys"),
     value("queue-max-consumers", "10000", "Consumers that wait for messages"),
     value(
@@ -95,7 +107,11 @@ pub const SETTINGS: &[Setting] = &[
         "Queues that /metrics may name: namespace/queue, separated by commas, or all",
     ),
     value("max-headers", "64KiB", "Size of the headers of a request"),
-    value("idle-timeout", "2m", "How long a connection may be silent between requests"),
+    value(
+        "idle-timeout",
+        "2m",
+        "How long a connection may be silent between requests; before the first one 10s at most",
+    ),
     value("body-timeout", "30s", "How long a request body may pause"),
     value(
         "body-min-rate",
@@ -147,6 +163,8 @@ pub struct Settings {
     pub drain_leases: bool,
     pub shutdown_timeout: Duration,
     pub max_connections: usize,
+    /// Nothing: half of them, and any number from this machine.
+    pub max_connections_per_address: Option<usize>,
     pub max_waiters: usize,
     pub queue: QueueSettings,
     pub max_headers: usize,
@@ -209,14 +227,6 @@ pub enum Address {
         family: Family,
     },
     Unix(PathBuf),
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Family {
-    #[default]
-    Any,
-    V4,
-    V6,
 }
 
 /// Which store.

@@ -12,6 +12,7 @@ use lockd_pki::{
     Bundle, Credentials, Denylist, FileError, LiveCredentials, Refusal, ServerBundle, TlsError,
     files,
 };
+use lockd_serve::{AfterChange, MutualTls};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -90,9 +91,10 @@ impl Identity {
         Ok(identity)
     }
 
-    /// For connections: tells when the credentials were replaced.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    /// For a port: only the connections of a client that was revoked end when the files change.
+    pub(crate) fn tls(&self) -> Result<MutualTls, TlsError> {
+        let on_refusal = log_refusal(&self.metrics);
+        MutualTls::new(&self.live, self.changed.subscribe(), AfterChange::Keep, on_refusal)
     }
 
     /// Reads the files again. What cannot be read leaves everything as it was.
@@ -158,7 +160,7 @@ pub(crate) async fn keep_up(identity: Arc<Identity>, stopping: impl Future<Outpu
 }
 
 /// Where a refused client is told of: TLS tells it little.
-pub(crate) fn log_refusal(metrics: &Arc<Metrics>) -> lockd_pki::OnRefusal {
+fn log_refusal(metrics: &Arc<Metrics>) -> lockd_pki::OnRefusal {
     let metrics = Arc::clone(metrics);
     Arc::new(move |refusal: &Refusal| {
         metrics.tls.refused(refusal.reason.code());

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lockd_core::record::End;
 use lockd_core::txn::{self, Why};
+use lockd_serve::ConnectionStage;
 use lockd_store::Observer;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -137,6 +138,11 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StageLabel {
+    stage: &'static str,
+}
+
 /// All measurements of one server.
 #[derive(Debug)]
 pub struct Metrics {
@@ -158,7 +164,44 @@ pub struct Metrics {
     pub(crate) connections: Gauge,
     store_bytes: Gauge,
     store_reopened: Gauge,
+    pub(crate) crowd: CrowdMetrics,
     pub(crate) tls: TlsMetrics,
+}
+
+/// What connections measure that are too many.
+#[derive(Debug, Default)]
+pub(crate) struct CrowdMetrics {
+    evicted: Family<StageLabel, Counter>,
+    pub(crate) refused: Counter,
+}
+
+impl CrowdMetrics {
+    const STAGES: [ConnectionStage; 3] =
+        [ConnectionStage::Handshake, ConnectionStage::FirstRequest, ConnectionStage::Idle];
+
+    fn registered(r: &mut Registry) -> Self {
+        let all = Self::default();
+        // There from the start, so that the first one is seen as a change.
+        Self::STAGES.into_iter().for_each(|stage| drop(all.of(stage)));
+        let help = "Silent connections closed to make room for others, by how far they had come";
+        r.register("connections_evicted", help, all.evicted.clone());
+        let help = "Connections refused because no other could be closed for them";
+        r.register("connections_refused", help, all.refused.clone());
+        all
+    }
+
+    fn of(&self, stage: ConnectionStage) -> Counter {
+        let stage = match stage {
+            ConnectionStage::Handshake => "handshake",
+            ConnectionStage::FirstRequest => "first_request",
+            ConnectionStage::Idle => "idle",
+        };
+        self.evicted.get_or_create(&StageLabel { stage }).clone()
+    }
+
+    pub(crate) fn evicted(&self, stage: ConnectionStage) {
+        self.of(stage).inc();
+    }
 }
 
 /// What transactions measure.
@@ -319,6 +362,7 @@ impl Metrics {
             "Times the store failed and came back",
             store_reopened.clone(),
         );
+        let crowd = CrowdMetrics::registered(r);
         let tls = TlsMetrics::registered(r);
         let (txns, messages) = (TxnMetrics::registered(r), MessageMetrics::registered(r));
         let version = vec![("version", env!("CARGO_PKG_VERSION"))];
@@ -348,6 +392,7 @@ impl Metrics {
             connections,
             store_bytes,
             store_reopened,
+            crowd,
             tls,
         }
     }

@@ -1,33 +1,35 @@
 //! A server's life: opened, started, drained, stopped.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockd_core::time::Span;
+use lockd_serve::{
+    ConnectionLimits, HttpPort, Listener, LocalAddress, MutualTls, PerAddress, Slots,
+};
 use lockd_store::object::{ObjectOptions, Thoroughness};
 use lockd_store::{
     EmbeddedOptions, EmbeddedStore, MemStore, ObjectStore, OpenError, Store, StoreError,
     TimeUnknown,
 };
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::app::{App, Limits};
 use crate::background;
 use crate::clock::{Clock, SharedClock, SystemClock};
 use crate::commit::{self, Records};
-use crate::config::{Address, NamedQueues, Settings, StoreSetting};
-use crate::connection::{self, Rules};
-use crate::handshake::Door;
+use crate::config::{Address, Family, NamedQueues, Settings, StoreSetting};
 use crate::http::Api;
 use crate::http::auth::TcRules;
 use crate::http::router::{Entry, Handler};
 use crate::identity::{self, Identity, IdentityError};
 use crate::ids::Ids;
-use crate::listen::{Bound, Listener};
 use crate::memory;
 use crate::metrics::Metrics;
+use crate::port::ServedApi;
 use crate::tasks::Tasks;
 
 /// Why a server did not start.
@@ -58,6 +60,25 @@ pub struct Parts {
 impl Default for Parts {
     fn default() -> Self {
         Self { clock: Arc::new(SystemClock::start()), ids: Arc::new(Ids::random), store: None }
+    }
+}
+
+/// An address that a server is listening on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bound {
+    Tcp(SocketAddr),
+    /// With mutual TLS.
+    Tls(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Tls(address) => write!(f, "https://{address}"),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
     }
 }
 
@@ -170,21 +191,9 @@ impl Server {
     /// When an address cannot be had.
     pub async fn start(&self) -> Result<Vec<Bound>, StartError> {
         raise_file_limit(self.settings.max_connections);
-        let door = match &self.identity {
-            Some(identity) => {
-                Some(Door::new(identity, &self.metrics).map_err(IdentityError::from)?)
-            }
-            None => None,
-        };
-        let secure = door.is_some();
-        let rules = Rules {
-            idle_timeout: self.settings.idle_timeout,
-            room: Arc::new(Semaphore::new(self.settings.max_connections)),
-            headers_max: self.settings.max_headers,
-            metrics: Arc::clone(&self.metrics),
-            tasks: self.tasks.clone(),
-            door,
-        };
+        let tls = self.identity.as_ref().map(|identity| identity.tls()).transpose();
+        let tls = tls.map_err(IdentityError::from)?;
+        let secure = tls.is_some();
         let mut bound = Vec::new();
         let mut listeners = Vec::new();
         for address in &self.settings.listen {
@@ -198,19 +207,50 @@ impl Server {
         }
         if let Some(address) = &self.settings.metrics_listen {
             let (listener, at) = bind(address, false).await?;
-            let room = Arc::new(Semaphore::new(METRICS_CONNECTIONS));
-            let rules = Rules { room, door: None, ..rules.clone() };
             let pages = self.api.pages(self.settings.max_headers);
-            self.tasks
-                .spawn("accept metrics", connection::accept(listener, Arc::new(rules), pages));
+            let slots = Slots::new(METRICS_CONNECTIONS, PerAddress::Auto);
+            let accepting = self.accept(listener, &self.port(pages, slots, None));
+            self.tasks.spawn("accept metrics", accepting);
             *self.metrics_bound.lock() = Some(at);
         }
-        let rules = Arc::new(rules);
+        let per_address = match self.settings.max_connections_per_address {
+            Some(most) => PerAddress::Most(most),
+            None => PerAddress::Auto,
+        };
+        let slots = Slots::new(self.settings.max_connections, per_address);
+        let port = self.port(self.entry(), slots, tls);
         for listener in listeners {
-            let accepting = connection::accept(listener, Arc::clone(&rules), self.entry());
-            self.tasks.spawn("accept", accepting);
+            self.tasks.spawn("accept", self.accept(listener, &port));
         }
         Ok(bound)
+    }
+
+    fn port(
+        &self,
+        entry: Arc<Entry>,
+        slots: Arc<Slots>,
+        tls: Option<MutualTls>,
+    ) -> Arc<HttpPort<ServedApi>> {
+        let served = ServedApi { entry, metrics: Arc::clone(&self.metrics) };
+        let idle = self.settings.idle_timeout;
+        let limits = ConnectionLimits {
+            first_request: ConnectionLimits::FIRST_REQUEST.min(idle),
+            idle,
+            headers_max: self.settings.max_headers,
+            streams_max: STREAMS_MAX,
+            plain_h2: false,
+            wind_down: None,
+        };
+        HttpPort::new(served, limits, slots, tls)
+    }
+
+    fn accept(
+        &self,
+        listener: Listener,
+        port: &Arc<HttpPort<ServedApi>>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (stop, tracker) = self.tasks.parts();
+        lockd_serve::accept(listener, Arc::clone(port), stop, tracker)
     }
 
     /// Reads bundle and denylist again, as after a change of the files or a SIGHUP.
@@ -261,6 +301,8 @@ impl Server {
 }
 
 const METRICS_CONNECTIONS: usize = 64;
+/// Requests that one HTTP/2 connection may have in progress.
+const STREAMS_MAX: u32 = 256;
 const DRAIN_LOOK_EVERY: Duration = Duration::from_millis(20);
 
 async fn bind(address: &Address, local: bool) -> Result<(Listener, Bound), StartError> {
@@ -269,9 +311,29 @@ async fn bind(address: &Address, local: bool) -> Result<(Listener, Bound), Start
         Address::Unix(path) => path.display().to_string(),
     };
     let failed = |source| StartError::Listen { address: shown.clone(), source };
-    let listener = Listener::bind(address, local).await.map_err(failed)?;
-    let bound = listener.bound().map_err(failed)?;
+    let listener = listen(address, local).await.map_err(failed)?;
+    let bound = match listener.local().map_err(failed)? {
+        LocalAddress::Tcp(address) => Bound::Tcp(address),
+        LocalAddress::Unix(path) => Bound::Unix(path),
+    };
     Ok((listener, bound))
+}
+
+/// An empty host means every address, or loopback when `local`.
+async fn listen(address: &Address, local: bool) -> std::io::Result<Listener> {
+    match address {
+        Address::Unix(path) => Listener::unix(path).await,
+        Address::Tcp { host, port, family } => {
+            let host = match (host.as_str(), family) {
+                ("", Family::V6) if local => "::1",
+                ("", _) if local => "127.0.0.1",
+                ("", Family::V4) => "0.0.0.0",
+                ("", Family::Any | Family::V6) => "::",
+                (host, _) => host,
+            };
+            Listener::tcp(host, *port, *family).await
+        }
+    }
 }
 
 async fn open_identity(

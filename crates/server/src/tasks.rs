@@ -45,6 +45,12 @@ impl Tasks {
         self.stop.clone().cancelled_owned()
     }
 
+    /// For what starts tasks of its own, such as connections: what tells them to stop, and what
+    /// waits for them.
+    pub(crate) fn parts(&self) -> (CancellationToken, TaskTracker) {
+        (self.stop.clone(), self.tracker.clone())
+    }
+
     #[must_use]
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()

@@ -251,7 +251,7 @@ impl Hold {
             Stage::Open | Stage::Doubtful => self.still_ours()?,
         }
         let shown = self.shown(&course);
-        let by = WireSpan::ttl(by)?;
+        let asked = WireSpan::ttl(by)?;
         let mut request = ExtendRequest {
             namespace: shown.namespace,
             queue: shown.queue,
@@ -262,8 +262,8 @@ impl Hold {
             meta_etag: shown.meta_etag,
             state_lease_id: shown.state_lease_id,
             state_fencing_token: shown.state_token,
-            extend_by_seconds: by.seconds,
-            extend_by_ms: by.ms,
+            extend_by_seconds: asked.seconds,
+            extend_by_ms: asked.ms,
         };
         let sent = self.client.clock().now();
         let call = self.call(path::QUEUE_EXTEND, patience.clone()).repeat(Repeat::Unsent);

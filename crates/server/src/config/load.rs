@@ -261,6 +261,7 @@ impl Raw {
         let gc_temps_interval = self.parse("gc-temps-interval", value::duration);
         let (drain_grace, drain_leases, shutdown_timeout) = self.stopping();
         let max_connections = self.parse("max-connections", value::count);
+        let per_address = self.parse("max-connections-per-address", value::count_or_auto);
         let max_waiters = self.parse("max-waiters", value::count);
         let max_headers = self.parse("max-headers", value::bytes);
         let idle_timeout = self.parse("idle-timeout", value::duration);
@@ -287,6 +288,7 @@ impl Raw {
             drain_leases: drain_leases?,
             shutdown_timeout: shutdown_timeout?,
             max_connections: max_connections?,
+            max_connections_per_address: per_address?,
             max_waiters: max_waiters?,
             queue: queue?,
             max_headers: usize::try_from(max_headers?).unwrap_or(usize::MAX),

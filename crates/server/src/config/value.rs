@@ -94,6 +94,15 @@ pub(super) fn count(text: &str) -> Result<usize, BadValue> {
     }
 }
 
+pub(super) fn count_or_auto(text: &str) -> Result<Option<usize>, BadValue> {
+    match text {
+        "auto" => Ok(None),
+        other => count(other)
+            .map(Some)
+            .map_err(|_| BadValue("expected auto, or a whole number above zero".into())),
+    }
+}
+
 /// One address; `proto` says how a bare one is meant.
 pub(super) fn named_queues(text: &str) -> Result<NamedQueues, BadValue> {
     match text {

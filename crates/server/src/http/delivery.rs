@@ -14,11 +14,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use lockd_serve::Transport;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::peer::{self, Fate, Peer};
+use super::peer::{self, Fate};
 use crate::app::lease::Undelivered;
 
 /// How often a connection is looked at on which something waits behind unread bytes. The end of
@@ -182,7 +183,7 @@ struct Settling {
     again: Pin<Box<Sleep>>,
 }
 
-impl<S: Peer> Watched<S> {
+impl<S: Transport> Watched<S> {
     pub(crate) fn new(socket: S, outbox: Outbox) -> Self {
         Self { socket, outbox, ended: false, in_doubt: false, look_again: None, settling: None }
     }
@@ -271,7 +272,7 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the client has closed the connection")
 }
 
-impl<S: AsyncRead + Peer + Unpin> AsyncRead for Watched<S> {
+impl<S: Transport> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -298,7 +299,7 @@ impl<S: AsyncRead + Peer + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Peer + Unpin> AsyncWrite for Watched<S> {
+impl<S: Transport> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

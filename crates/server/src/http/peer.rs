@@ -7,36 +7,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
+use lockd_serve::Conn;
 use tokio::io::{AsyncWrite as _, Interest};
-use tokio_rustls::server::TlsStream;
-
-use crate::listen::Conn;
-
-/// A stream with a socket at its bottom.
-pub(crate) trait Peer {
-    fn conn(&self) -> &Conn;
-    fn conn_mut(&mut self) -> &mut Conn;
-}
-
-impl Peer for Conn {
-    fn conn(&self) -> &Conn {
-        self
-    }
-
-    fn conn_mut(&mut self) -> &mut Conn {
-        self
-    }
-}
-
-impl Peer for TlsStream<Conn> {
-    fn conn(&self) -> &Conn {
-        self.get_ref().0
-    }
-
-    fn conn_mut(&mut self) -> &mut Conn {
-        self.get_mut().0
-    }
-}
 
 /// What became of the last bytes on a connection that the client has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, UnixStream};
 use super::{Outbox, Piece, Watched};
 use crate::app::App;
 use crate::app::lease::{AcquireAsk, Block};
-use crate::listen::Conn;
+use lockd_serve::Conn;
 use crate::{Server, Settings};
 
 const ANSWER: &[u8] = b"granted";

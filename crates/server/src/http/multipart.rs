@@ -4,13 +4,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, StatusCode, header};
 use lockd_core::queue::MessageId;
 use lockd_wire::ErrorCode;
 use multer::{Field, Multipart};
+use parking_lot::Mutex;
 
 use super::body::Body;
 use super::error::ApiError;
@@ -29,6 +31,7 @@ pub(super) struct Parts {
     parts: Multipart<'static>,
     payload: Option<Field<'static>>,
     frame: Arc<Frame>,
+    feed: Feed,
     /// The JSON text; empty when there was none.
     pub(super) meta: Bytes,
 }
@@ -38,16 +41,18 @@ impl Parts {
     pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Self, ApiError> {
         let boundary = boundary(headers)?;
         let frame = Arc::new(Frame::default());
-        let mut parts = Multipart::new(frame.around(pieces(app, body)), boundary);
+        let mut feed = Feed::new(frame.around(pieces(app, body)));
+        let mut parts = Multipart::new(feed.stream(), boundary);
         let mut meta = None;
         loop {
-            match parts.next_field().await.map_err(broken)? {
+            match feed.next_part(&mut parts).await.map_err(broken)? {
                 Some(mut part) if part.name() == Some(META) && meta.is_none() => {
-                    meta = Some(small(&mut part).await?);
+                    meta = Some(small(&mut feed, &mut part).await?);
                 }
                 payload => {
                     frame.enter_payload();
-                    return Ok(Self { parts, payload, frame, meta: meta.unwrap_or_default() });
+                    let meta = meta.unwrap_or_default();
+                    return Ok(Self { parts, payload, frame, feed, meta });
                 }
             }
         }
@@ -55,21 +60,84 @@ impl Parts {
 
     /// The payload, which is whole only if the body comes to its proper end.
     pub(super) fn into_payload(self) -> Pieces {
-        let state = (self.parts, self.payload, self.frame);
-        Box::pin(stream::try_unfold(state, |(mut parts, mut payload, frame)| async move {
-            if let Some(part) = &mut payload {
-                if let Some(piece) = part.chunk().await.map_err(broken_off)? {
-                    return Ok(Some((piece, (parts, payload, frame))));
+        Box::pin(stream::try_unfold(self, |mut parts| async move {
+            if let Some(part) = &mut parts.payload {
+                if let Some(piece) = parts.feed.chunk(part).await.map_err(broken_off)? {
+                    return Ok(Some((piece, parts)));
                 }
-                payload = None;
+                parts.payload = None;
             }
-            drop(payload);
-            frame.leave_payload();
-            while let Some(extra) = parts.next_field().await.map_err(broken_off)? {
+            parts.frame.leave_payload();
+            while let Some(extra) =
+                parts.feed.next_part(&mut parts.parts).await.map_err(broken_off)?
+            {
                 drop(extra);
             }
             Ok(None)
         }))
+    }
+}
+
+/// Gives the library one block after the other, and asks it again only after each. It looks through
+/// all that it keeps whenever it is asked: were it asked at each wake-up of the task, the work
+/// would grow with the number of pieces times their bytes.
+struct Feed {
+    pieces: Pieces,
+    next: Arc<Mutex<Supply>>,
+}
+
+enum Supply {
+    /// Nothing before the library has said that it lacks something.
+    Later,
+    Piece(Result<Bytes, Refused>),
+    Ended,
+}
+
+impl Feed {
+    fn new(pieces: Pieces) -> Self {
+        Self { pieces, next: Arc::new(Mutex::new(Supply::Later)) }
+    }
+
+    /// What the library reads.
+    fn stream(&self) -> impl Stream<Item = Result<Bytes, Refused>> + Send + use<> {
+        let next = Arc::clone(&self.next);
+        stream::poll_fn(move |_| {
+            let mut next = next.lock();
+            match std::mem::replace(&mut *next, Supply::Later) {
+                Supply::Later => Poll::Pending,
+                Supply::Piece(piece) => Poll::Ready(Some(piece)),
+                Supply::Ended => {
+                    *next = Supply::Ended;
+                    Poll::Ready(None)
+                }
+            }
+        })
+    }
+
+    async fn more(&mut self) {
+        let next = self.pieces.next().await.map_or(Supply::Ended, Supply::Piece);
+        *self.next.lock() = next;
+    }
+
+    async fn next_part(
+        &mut self,
+        parts: &mut Multipart<'static>,
+    ) -> multer::Result<Option<Field<'static>>> {
+        loop {
+            match parts.next_field().now_or_never() {
+                Some(next) => return next,
+                None => self.more().await,
+            }
+        }
+    }
+
+    async fn chunk(&mut self, part: &mut Field<'static>) -> multer::Result<Option<Bytes>> {
+        loop {
+            match part.chunk().now_or_never() {
+                Some(next) => return next,
+                None => self.more().await,
+            }
+        }
     }
 }
 
@@ -108,9 +176,9 @@ impl Frame {
     }
 }
 
-async fn small(part: &mut Field<'static>) -> Result<Bytes, ApiError> {
+async fn small(feed: &mut Feed, part: &mut Field<'static>) -> Result<Bytes, ApiError> {
     let mut text = Vec::new();
-    while let Some(piece) = part.chunk().await.map_err(broken)? {
+    while let Some(piece) = feed.chunk(part).await.map_err(broken)? {
         text.extend_from_slice(&piece);
         if text.len() > COMMAND_BYTES_MAX {
             let detail = format!("the part meta may have at most {COMMAND_BYTES_MAX} bytes");

@@ -89,11 +89,14 @@ fn in_single_bytes(request: &Request) -> http::Request<Body> {
     to_http(request).map(|_| Body::from_stream(pieces))
 }
 
+/// Makes a request with a body of so many bytes.
+type OfSize = Box<dyn Fn(usize) -> Request>;
+
 #[test]
 fn the_work_of_a_body_grows_with_its_bytes_however_it_is_cut() {
     let server = Inside::default();
     let held = server.acquire(&Ask::new("k", "holder").ttl_ms(600_000));
-    let mut all: Vec<(&str, Box<dyn Fn(usize) -> Request>)> = Vec::new();
+    let mut all: Vec<(&str, OfSize)> = Vec::new();
     for (index, (name, _)) in kinds(0).into_iter().enumerate() {
         all.push((name, Box::new(move |count| kinds(count).remove(index).1)));
     }

@@ -21,10 +21,9 @@
 //! A [`Lease`] renews itself and says so when it is lost. Whatever is written elsewhere under it
 //! should carry [`Lease::token`], so that the place it is written to can refuse a late holder.
 
+mod client;
 mod endpoint;
 mod error;
-
-mod client;
 mod settings;
 mod ttl;
 

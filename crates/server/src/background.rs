@@ -102,7 +102,7 @@ pub(crate) async fn tidy_txns(app: Arc<App>, every: Duration, retention: Span) {
             Ok(forgotten) => tracing::debug!(forgotten, "old transactions removed"),
             // That the store is away is logged where it is found out.
             Err(error) if is_away(&app) => {
-                tracing::debug!(%error, "transactions could not be looked through")
+                tracing::debug!(%error, "transactions could not be looked through");
             }
             Err(error) => tracing::warn!(%error, "transactions could not be looked through"),
         }
@@ -120,7 +120,7 @@ pub(crate) async fn tidy_queues(app: Arc<App>) {
             Ok(removed) => tracing::debug!(removed, "messages removed that nobody took in time"),
             // That the store is away is logged where it is found out.
             Err(error) if is_away(&app) => {
-                tracing::debug!(%error, "queues could not be looked through")
+                tracing::debug!(%error, "queues could not be looked through");
             }
             Err(error) => tracing::warn!(%error, "queues could not be looked through"),
         }
@@ -149,7 +149,7 @@ pub(crate) async fn collect(app: Arc<App>, every: Duration) {
             Ok(removed) => tracing::info!(removed, "unused blobs removed"),
             // That the store is away is logged where it is found out.
             Err(error) if is_away(&app) => {
-                tracing::debug!(%error, "unused blobs could not be looked through")
+                tracing::debug!(%error, "unused blobs could not be looked through");
             }
             Err(error) => tracing::warn!(%error, "unused blobs could not be looked through"),
         }

@@ -326,8 +326,7 @@ impl Metrics {
         let durations = Family::<OperationLabel, Histogram>::new_with_constructor(latency);
         let ended = Family::<EndLabel, Counter>::default();
         let fence_rejections = Family::<ResourceLabel, Counter>::default();
-        let granted = Counter::default();
-        let conflicts = Counter::default();
+        let (granted, conflicts) = (Counter::default(), Counter::default());
         let (handoff, sync_seconds) = (latency(), latency());
         let batch_commits =
             Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0]);
@@ -357,11 +356,8 @@ impl Metrics {
         r.register("connections", "Open connections", connections.clone());
         let help = "Size of the store";
         r.register_with_unit("store_size", help, Unit::Bytes, store_bytes.clone());
-        r.register(
-            "store_reopened",
-            "Times the store failed and came back",
-            store_reopened.clone(),
-        );
+        let help = "Times the store failed and came back";
+        r.register("store_reopened", help, store_reopened.clone());
         let crowd = CrowdMetrics::registered(r);
         let tls = TlsMetrics::registered(r);
         let (txns, messages) = (TxnMetrics::registered(r), MessageMetrics::registered(r));
@@ -433,7 +429,7 @@ impl Metrics {
     }
 
     /// The page a scraper reads.
-    pub(crate) fn page(&self, levels: Levels) -> String {
+    pub(crate) fn page(&self, levels: &Levels) -> String {
         let level = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.leases.set(level(levels.leases as u64));
         self.waiters.set(level(levels.waiters as u64));
@@ -476,7 +472,7 @@ mod tests {
     fn a_request_is_counted_under_its_operation_and_outcome() {
         let metrics = Metrics::new();
         metrics.request(Operation::Update, Outcome::Refused, Duration::from_millis(3));
-        let page = metrics.page(Levels { leases: 2, ..Levels::default() });
+        let page = metrics.page(&Levels { leases: 2, ..Levels::default() });
         let counted = r#"lockd_requests_total{operation="update",outcome="refused"} 1"#;
         assert!(page.contains(counted), "{page}");
         assert!(page.contains("lockd_leases 2"), "{page}");

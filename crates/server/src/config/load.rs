@@ -248,14 +248,10 @@ impl Raw {
         let generate_keys = self.parse("generate-keys", value::switch);
         let identity = self.identity(home);
         let queue = self.queue();
-        let json_max = self.parse("json-max", value::bytes);
-        let mutate_max = self.parse("mutate-max", value::bytes);
-        let attachment_max = self.parse("attachment-max", value::bytes);
+        let [json_max, mutate_max, attachment_max, max_headers, body_min_rate] = self.sizes();
         let store_cache = self.parse("store-cache", value::bytes_or_auto);
-        let default_ttl = self.parse("default-ttl", value::duration);
-        let max_ttl = self.parse("max-ttl", value::duration);
+        let [default_ttl, max_ttl, acquire_block, idle_timeout, body_timeout] = self.times();
         let allow_network_fs = self.parse("allow-network-fs", value::switch);
-        let acquire_block = self.parse("acquire-block", value::duration);
         let sweeper_interval = self.parse("sweeper-interval", value::duration);
         let decision_retention = self.parse("tc-decision-retention", value::duration);
         let gc_temps_interval = self.parse("gc-temps-interval", value::duration);
@@ -263,10 +259,6 @@ impl Raw {
         let max_connections = self.parse("max-connections", value::count);
         let per_address = self.parse("max-connections-per-address", value::count_or_auto);
         let max_waiters = self.parse("max-waiters", value::count);
-        let max_headers = self.parse("max-headers", value::bytes);
-        let idle_timeout = self.parse("idle-timeout", value::duration);
-        let body_timeout = self.parse("body-timeout", value::duration);
-        let body_min_rate = self.parse("body-min-rate", value::bytes);
         let insecure_bind = self.parse("insecure-bind", value::switch);
         let settings = Settings {
             listen: listen?,
@@ -304,6 +296,16 @@ impl Raw {
         };
         self.check(&settings);
         Some(settings)
+    }
+
+    fn sizes(&mut self) -> [Option<u64>; 5] {
+        ["json-max", "mutate-max", "attachment-max", "max-headers", "body-min-rate"]
+            .map(|name| self.parse(name, value::bytes))
+    }
+
+    fn times(&mut self) -> [Option<Duration>; 5] {
+        ["default-ttl", "max-ttl", "acquire-block", "idle-timeout", "body-timeout"]
+            .map(|name| self.parse(name, value::duration))
     }
 
     fn stopping(&mut self) -> (Option<Duration>, Option<bool>, Option<Duration>) {

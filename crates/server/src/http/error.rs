@@ -72,6 +72,7 @@ impl From<Refused> for ApiError {
     fn from(refused: Refused) -> Self {
         let detail = refused.to_string();
         let say = |status: StatusCode, code: ErrorCode| Self::new(status, code, detail.clone());
+        let soon = |status, code| say(status, code).after(Span::secs(1));
         match refused {
             Refused::Request(code, _) => say(StatusCode::BAD_REQUEST, code),
             Refused::Name(name) => say(StatusCode::BAD_REQUEST, code_of(name)),
@@ -82,7 +83,7 @@ impl From<Refused> for ApiError {
                 error.body.current_etag = etag.map(|etag| etag.to_string());
                 error
             }
-            Refused::Deadlock => say(StatusCode::CONFLICT, ErrorCode::Waiting).after(Span::secs(1)),
+            Refused::Deadlock => soon(StatusCode::CONFLICT, ErrorCode::Waiting),
             Refused::Txn(refused) => from_txn(refused, detail),
             Refused::Queue(refused) => from_queue(&refused, detail),
             Refused::NoAttachment => say(StatusCode::NOT_FOUND, ErrorCode::AttachmentNotFound),
@@ -132,14 +133,10 @@ impl From<Refused> for ApiError {
                 say(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::ShutdownDraining).after(retry_after)
             }
             Refused::WaitersFull => {
-                say(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyWaiters).after(Span::secs(1))
+                soon(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyWaiters)
             }
-            Refused::Contended => {
-                say(StatusCode::CONFLICT, ErrorCode::CasMismatch).after(Span::secs(1))
-            }
-            Refused::ReadConflict => {
-                say(StatusCode::CONFLICT, ErrorCode::ReadConflict).after(Span::secs(1))
-            }
+            Refused::Contended => soon(StatusCode::CONFLICT, ErrorCode::CasMismatch),
+            Refused::ReadConflict => soon(StatusCode::CONFLICT, ErrorCode::ReadConflict),
             Refused::Store(error) => from_store(&error),
         }
     }

@@ -13,7 +13,7 @@ use crate::app::{App, Refused};
 
 /// So many pieces go on as they come; the others are joined, so that what follows has no more work
 /// with many small pieces than with few large ones.
-const PIECES_AS_THEY_COME: u64 = 64;
+const PIECES_AS_THEY_COME: usize = 64;
 /// Pieces are joined until they have so many bytes together: as many as came before them, within
 /// these bounds. What looks at all bytes again with each block then looks at each a few times.
 const BLOCK_BYTES_MIN: usize = 16 * 1024;
@@ -47,7 +47,7 @@ pub(super) struct Intake {
     pace: Pace,
     waited: Duration,
     bytes: u64,
-    pieces: u64,
+    pieces: usize,
     joined: Joined,
     ended: bool,
 }

@@ -190,23 +190,22 @@ async fn small(feed: &mut Feed, part: &mut Field<'static>) -> Result<Bytes, ApiE
 }
 
 fn broken(error: multer::Error) -> ApiError {
-    match broken_off(error) {
-        Refused::BodyBroken(why) => {
-            let detail = format!("the parts of the body cannot be told apart: {why}");
-            bad(ErrorCode::MultipartError, detail)
-        }
-        refused => refused.into(),
+    let refused = broken_off(error);
+    if let Refused::BodyBroken(why) = &refused {
+        let detail = format!("the parts of the body cannot be told apart: {why}");
+        return bad(ErrorCode::MultipartError, detail);
     }
+    refused.into()
 }
 
 /// What ended the body, if it did not end the parts.
 fn broken_off(error: multer::Error) -> Refused {
-    match error {
-        multer::Error::StreamReadFailed(error) => match error.downcast::<Refused>() {
-            Ok(refused) => *refused,
-            Err(error) => Refused::BodyBroken(error.to_string()),
-        },
-        error => Refused::BodyBroken(error.to_string()),
+    let multer::Error::StreamReadFailed(error) = error else {
+        return Refused::BodyBroken(error.to_string());
+    };
+    match error.downcast::<Refused>() {
+        Ok(refused) => *refused,
+        Err(error) => Refused::BodyBroken(error.to_string()),
     }
 }
 

@@ -243,7 +243,7 @@ impl Api {
     pub(crate) fn metrics_page(&self) -> String {
         let records = &self.app.records;
         let gauges = records.store().gauges();
-        records.metrics.page(Levels {
+        records.metrics.page(&Levels {
             leases: records.live.len(),
             waiters: records.lines.total(),
             consumers: records.boards.waiting(),

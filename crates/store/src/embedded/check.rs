@@ -124,10 +124,7 @@ fn log(
 
 /// What is wrong, without what to do about it: that is what this report is for.
 fn damage(error: OpenError) -> String {
-    match error {
-        OpenError::Damaged { detail, .. } => detail,
-        other => other.to_string(),
-    }
+    if let OpenError::Damaged { detail, .. } = error { detail } else { error.to_string() }
 }
 
 fn records(tree: Option<Arc<Tree>>, head: &Table, verify: &mut Verify<'_>, report: &mut Report) {

@@ -134,7 +134,7 @@ impl Tree {
             TreeError::Broken(what) if what == PANICKED => {
                 TreeError::Damaged("tree: its files are not what was written".into())
             }
-            other => other,
+            error @ (TreeError::Broken(_) | TreeError::Damaged(_) | TreeError::Failed(_)) => error,
         })
     }
 

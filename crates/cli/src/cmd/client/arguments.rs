@@ -171,7 +171,7 @@ pub(crate) fn key_and_expressions(
 ) -> Done<(Option<String>, Vec<String>)> {
     let first_is_key =
         flag.is_none() && arguments.first().is_some_and(|first| !is_expression(first));
-    let key = if first_is_key { Some(argued_key(arguments.remove(0))?) } else { flag };
+    let key = if first_is_key { Some(argued_key(&arguments.remove(0))?) } else { flag };
     if arguments.is_empty() {
         return Err(Problem::usage("no expression")
             .hint("write path=value, path++, path--, path=+N, rm:path or time:path=NOW"));
@@ -183,8 +183,8 @@ pub(crate) fn key_and_expressions(
     Ok((key, arguments))
 }
 
-fn argued_key(key: String) -> Done<String> {
-    let named = crate::context::name(&key);
+fn argued_key(key: &str) -> Done<String> {
+    let named = crate::context::name(key);
     named.map_err(|empty| Problem::usage(format!("the key is {key:?}: {empty}")))
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn key_and_input(
     let mut arguments = arguments.into_iter();
     let key = match flag {
         Some(key) => Some(key),
-        None => arguments.next().map(argued_key).transpose()?,
+        None => arguments.next().as_deref().map(argued_key).transpose()?,
     };
     let input = arguments.next();
     match arguments.next() {

@@ -15,8 +15,8 @@ use tokio::net::{TcpListener, UnixStream};
 use super::{Outbox, Piece, Watched};
 use crate::app::App;
 use crate::app::lease::{AcquireAsk, Block};
-use lockd_serve::Conn;
 use crate::{Server, Settings};
+use lockd_serve::Conn;
 
 const ANSWER: &[u8] = b"granted";
 

@@ -56,15 +56,15 @@ proptest! {
         let blocks = at_once(pieces).into_pieces().map(Result::unwrap).collect::<Vec<Bytes>>();
         let blocks = blocks.now_or_never().expect("nothing to wait for");
         prop_assert_eq!(blocks.concat(), whole.clone());
-        let most = PIECES_AS_THEY_COME as usize + whole.len() / BLOCK_BYTES_MIN + 1;
+        let most = PIECES_AS_THEY_COME + whole.len() / BLOCK_BYTES_MIN + 1;
         prop_assert!(blocks.len() <= most, "{} blocks, {most} at most", blocks.len());
         // What keeps all bytes and looks at them again with each block.
         let looked_at = blocks.iter().scan(0, |kept, block| {
             *kept += block.len();
             Some(*kept)
         });
-        let (looked_at, single) = (looked_at.sum::<usize>(), PIECES_AS_THEY_COME as usize * 400);
-        let bound = 4 * whole.len() + PIECES_AS_THEY_COME as usize * single;
+        let (looked_at, single) = (looked_at.sum::<usize>(), PIECES_AS_THEY_COME * 400);
+        let bound = 4 * whole.len() + PIECES_AS_THEY_COME * single;
         prop_assert!(looked_at <= bound, "{looked_at} bytes looked at, {bound} at most");
     }
 }

@@ -289,3 +289,32 @@ fn a_key_is_passed_on_in_one_round_trip_on_a_slow_store() {
         puts <= 1.3 && trips <= 1.5
     });
 }
+
+#[test]
+fn keys_that_change_at_several_servers_are_read_together_or_said_to_change() {
+    const KEYS: [&str; 4] = ["r0", "r1", "r2", "r3"];
+    let bucket = Bucket::new(Cloud::Double);
+    let (one, other) = (Server::start(bucket.options()), Server::start(bucket.options()));
+    bucket.slow_down(Duration::from_millis(2));
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let answers = std::thread::scope(|scope| {
+        for (number, key) in KEYS.into_iter().enumerate() {
+            let (over, server) = (&over, if number % 2 == 0 { &one } else { &other });
+            scope.spawn(move || {
+                let mut client = server.client();
+                let held = acquire(&mut client, &Ask::new(key, "writer").ttl_ms(600_000));
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    client.call(&held.commit("1")).ok();
+                }
+            });
+        }
+        let mut client = one.client();
+        let together = Request::post(path::READ).json(&json!({ "keys": KEYS }));
+        let answers: Vec<_> = (0..16).map(|_| client.call(&together)).collect();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        answers
+    });
+    for answer in answers {
+        assert!(answer.status == 200 || answer.code() == "read_conflict", "{}", answer.text());
+    }
+}

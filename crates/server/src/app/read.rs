@@ -77,7 +77,12 @@ impl App {
     pub(crate) async fn read_many(&self, keys: Vec<KeyName>) -> Result<Vec<Entry>, Refused> {
         let mut missed = Missed::default();
         for _ in 0..ATTEMPTS_MAX {
-            let records = self.records.load_many(&keys).await?;
+            let records = match self.records.load_many(&keys).await {
+                Ok(records) => records,
+                // They changed between any two looks at all of them.
+                Err(StoreError::Conflict) => return Err(Refused::ReadConflict),
+                Err(error) => return Err(error.into()),
+            };
             if let Some(entries) = self.open_all(&keys, &records, &mut missed).await? {
                 return Ok(entries);
             }

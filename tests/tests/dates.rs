@@ -88,7 +88,7 @@ fn a_server_that_loses_the_time_of_its_store_goes_unready_and_takes_no_key_from_
     holder.kill();
     eventually("the lease is over by far", || granted.elapsed() > Duration::from_secs(5));
     client.call(&Ask::new("k", "other").request()).refused(409, "waiting");
-    // What nobody holds is granted all the same.
+    // A free key is granted all the same.
     acquire(&mut client, &Ask::new("free", "other"));
     world.gateway.set_dates(Dates::Kept);
     eventually("it is ready again", || server.is_ready());

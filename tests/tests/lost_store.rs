@@ -95,7 +95,7 @@ impl Load {
                     match client.call(&ask.request()).status {
                         200 => acknowledged.fetch_add(1, Ordering::Relaxed),
                         503 => 0,
-                        other => panic!("an answer that nobody expects: {other}"),
+                        other => panic!("unexpected answer: {other}"),
                     };
                 }
             })

@@ -39,7 +39,7 @@ pub enum Flaw {
     RefusesIfMatch,
     /// Answers 400 to every replacement on a condition.
     DoesNotKnowIfMatch,
-    /// Lists nothing, whatever is there.
+    /// Lists nothing, as if the bucket were empty.
     ListsNothing,
 }
 

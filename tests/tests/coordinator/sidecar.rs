@@ -340,7 +340,7 @@ fn no_redis_is_needed() {
         let runs = sidecar.get("/api/cluster/tasks/works/runs").json();
         runs["runs"].as_array().is_some_and(|runs| runs.len() > 2)
     });
-    // Others on the same machine find it, or are told where it is.
+    // Others on the same machine find it, or learn its address.
     let url = config["lockd_url"].as_str().expect("a URL").to_owned();
     let home = sidecar.folder.path().join(".lockd").display().to_string();
     let found = [("LOCKD_CONFIG_DIR", home.as_str())];

@@ -232,7 +232,7 @@ async fn a_redis_that_was_just_started_counts_from_its_start() {
     assert!(ago >= Duration::from_secs(1) && ago < Duration::from_secs(up + 1), "{ago:?} of {up}");
 }
 
-/// Whatever was deleted, by whom and how: an instance that has just come does not take a registry
+/// However the keys were deleted: an instance that has just come does not take a registry
 /// that was in use for a new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_lost_its_keys_is_not_taken_for_a_new_one() {

@@ -70,7 +70,7 @@ async fn acquire_ask(call: &Call, body: Body) -> Result<(AcquireAsk, String), Ap
 }
 
 /// The key that is named; `None` for one that the server generates. A key that every caller gets
-/// for itself excludes nobody, so it takes more than a missing name to get one.
+/// for itself excludes no other caller, so it takes more than a missing name to get one.
 fn asked_key<'a>(
     app: &App,
     named: Option<&'a str>,

@@ -49,7 +49,7 @@ pub(crate) struct QueueLevels {
 }
 
 impl QueueLevels {
-    /// A step for each queue, whatever is in it.
+    /// One step for each queue, however many messages it has.
     pub(crate) fn of(boards: &Boards, may: &NamedQueues, now: Now) -> Self {
         let mut levels = Self::default();
         for board in boards.loaded() {

@@ -248,7 +248,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Answers a batch of which nobody knows whether it is durable.
+    /// Answers a batch that may or may not be durable.
     fn fail(&self, batch: Batch, reason: String) -> String {
         // First of all nothing may be read on: a caller that learns that the outcome is unknown
         // will load, and must not see the state before a commit that happened.

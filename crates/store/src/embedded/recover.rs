@@ -120,7 +120,7 @@ impl Reading<'_> {
                     path.display()
                 )));
             };
-            // The size that it must have, whatever the file has.
+            // The size that the manifest names, not that of the file.
             let segment = Segment { bytes, start, ..files.remove(at) };
             let first = match first {
                 Some(first) => Some(first),

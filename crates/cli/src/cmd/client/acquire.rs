@@ -24,7 +24,7 @@ pub(crate) struct AcquireArgs {
     #[arg(long, short, value_name = "KEY", conflicts_with = "argument",
           value_parser = crate::context::name)]
     key: Option<String>,
-    /// Let the server generate a key that nobody else has
+    /// Let the server generate a key that no other caller has
     #[arg(long, conflicts_with_all = ["argument", "key"])]
     generate: bool,
     #[command(flatten)]

@@ -81,7 +81,7 @@ fn files(root: &Path, below: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The file of the other store in the same place: for a segment, whose name nobody shares, the
+/// The file of the other store in the same place: for a segment, whose name is its own, the
 /// one that is as manieth in its folder.
 fn counterpart(root: &Path, other: &Path, file: &Path) -> Option<PathBuf> {
     let same = other.join(file);

@@ -121,7 +121,7 @@ fn what_happens_during_the_load_is_newer_than_what_it_finds() {
     assert_eq!(board.counts(at(2)), counts);
 }
 
-/// Whatever came and went between two looks.
+/// Messages that came and went between two looks.
 #[test]
 fn messages_that_become_due_are_counted_on() {
     let (boards, board) = loaded(&[(1, 0), (2, 50), (3, 60)]);

@@ -13,6 +13,14 @@ use lockd_wire::{header, path};
 /// Hostile clients do not know this namespace.
 const NAMESPACE: &str = "honest";
 
+/// What the holder sees, and the version that it will have.
+#[derive(Clone, Copy)]
+struct Staged {
+    /// Nothing after a removal.
+    value: Option<u64>,
+    version: u64,
+}
+
 pub struct Honest {
     handler: Handler,
     dice: Dice,
@@ -20,8 +28,7 @@ pub struct Honest {
     held: Option<Held>,
     version: u64,
     committed: Option<u64>,
-    /// Outer: whether anything is staged. Inner: whether it is a document.
-    staged: Option<Option<u64>>,
+    staged: Option<Staged>,
     token: u64,
     counter: u64,
 }
@@ -92,8 +99,9 @@ impl Honest {
         self.counter += 1;
         let request = Self::there(held.update(Self::document(self.counter)));
         let written = self.call(&request).await.ok().json();
-        assert_eq!(written["new_version"], self.version + 1);
-        self.staged = Some(Some(self.counter));
+        let version = self.next_version();
+        assert_eq!(written["new_version"], version);
+        self.staged = Some(Staged { value: Some(self.counter), version });
     }
 
     /// Commits, perhaps gives up on the answer, and asks again: it must happen once.
@@ -114,18 +122,30 @@ impl Honest {
             }
         }
         let written = self.call(&request).await.ok().json();
-        assert_eq!(written["new_version"], self.version + 1, "once and not twice");
-        self.version += 1;
+        self.version = self.next_version();
+        assert_eq!(written["new_version"], self.version, "once and not twice");
         self.committed = Some(self.counter);
         self.staged = None;
     }
 
+    /// All changes under one lease make one version.
+    fn next_version(&self) -> u64 {
+        self.staged.map_or(self.version + 1, |staged| staged.version)
+    }
+
+    /// What the holder sees.
+    fn value(&self) -> Option<u64> {
+        self.staged.map_or(self.committed, |staged| staged.value)
+    }
+
+    /// The removal of what was staged counts as a version of its own.
     async fn remove(&mut self, held: &Held) {
-        let there = self.staged.unwrap_or(self.committed).is_some();
+        let there = self.value().is_some();
         let removed = self.call(&Self::there(held.remove())).await.ok().json();
         assert_eq!(removed["removed"], there);
         if there {
-            self.staged = Some(None);
+            let version = self.next_version() + u64::from(self.staged.is_some());
+            self.staged = Some(Staged { value: None, version });
         }
     }
 
@@ -134,8 +154,8 @@ impl Honest {
         let reply = self.call(&Self::there(request)).await.ok();
         assert_eq!(reply.json()["released"], true);
         if let (Some(staged), false) = (self.staged, rollback) {
-            self.committed = staged;
-            self.version += 1;
+            self.committed = staged.value;
+            self.version = staged.version;
         }
         self.staged = None;
         self.held = None;
@@ -175,7 +195,7 @@ impl Honest {
         );
         let Some(held) = &self.held else { return };
         let reply = self.call(&Self::there(held.get())).await;
-        match self.staged.unwrap_or(self.committed) {
+        match self.value() {
             Some(value) => assert_eq!(reply.ok().text(), Self::document(value)),
             None => assert_eq!(reply.status, 204, "{}", reply.text()),
         }

@@ -77,7 +77,8 @@ const BEGAN: &str = r"
 /// saw nobody goes on above all that went before. Each candidate that is granted the lock within two
 /// times to live after memory may have been lost is told how long ago that was, not only the first.
 /// An election that this run of Redis has never seen may have been lost when the run began, not
-/// later. An epoch that its leader has begun to let go of is not granted to it again: what lets go
+/// later. A candidate must have marked this run of Redis as used before it may ask, see
+/// [`RedisLock::mark_used`]. An epoch that its leader has begun to let go of is not granted to it again: what lets go
 /// of it may arrive late.
 static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&format!(
@@ -85,7 +86,8 @@ static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
         {BEGAN}
         {THIS_RUN}
         local id, incarnation, ttl, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-        local let_go = tonumber(ARGV[5])
+        local let_go, marked = tonumber(ARGV[5]), ARGV[6]
+        if marked ~= run then return {{2, run}} end
         local leader = redis.call('GET', KEYS[1])
         local holder = redis.call('GET', KEYS[3])
         local stored = tonumber(redis.call('GET', KEYS[4]) or '0')
@@ -178,6 +180,8 @@ pub struct RedisLock {
     seen: AtomicU64,
     /// The latest epoch that was asked to end.
     let_go: AtomicU64,
+    /// The run of Redis that was marked as used.
+    marked: Mutex<String>,
     vacated: std::sync::Arc<Notify>,
     stop: CancellationToken,
     listens: Mutex<bool>,
@@ -200,6 +204,7 @@ impl RedisLock {
             prefix: prefix.into(),
             seen: AtomicU64::new(0),
             let_go: AtomicU64::new(0),
+            marked: Mutex::default(),
             vacated: std::sync::Arc::default(),
             stop: CancellationToken::new(),
             listens: Mutex::new(false),
@@ -267,15 +272,29 @@ impl RedisLock {
     }
 
     async fn try_now(&self) -> Result<Attempt, LockError> {
-        match self.mark_used().await {
-            // Without the rights for it nothing is noted, and a new election waits.
-            Ok(()) | Err(RedisFault::Refused(_)) => {}
-            Err(fault @ RedisFault::Unavailable(_)) => return Err(fault.into()),
+        match self.acquire().await? {
+            Acquired::Unmarked(run) => {
+                match self.mark_used().await {
+                    // Without the rights for it nothing is noted, and a new election waits.
+                    Ok(()) | Err(RedisFault::Refused(_)) => *self.marked.lock() = run,
+                    Err(fault @ RedisFault::Unavailable(_)) => return Err(fault.into()),
+                }
+                self.attempt(self.acquire().await?)
+            }
+            acquired @ (Acquired::Granted(..) | Acquired::Held(..)) => self.attempt(acquired),
         }
+    }
+
+    async fn acquire(&self) -> Result<Acquired, RedisFault> {
         let mut ask = self.invoke(&ACQUIRE);
         ask.key(self.unused());
         ask.arg(self.ttl_ms()).arg(self.seen().0).arg(self.let_go.load(Ordering::Relaxed));
-        match self.redis.run(&ask).await? {
+        let marked = self.marked.lock().clone();
+        self.redis.run(ask.arg(marked)).await
+    }
+
+    fn attempt(&self, acquired: Acquired) -> Result<Attempt, LockError> {
+        match acquired {
             Acquired::Granted(epoch, lost) => {
                 self.saw(epoch);
                 let memory = match u64::try_from(lost) {
@@ -288,6 +307,11 @@ impl RedisLock {
                 let holder = holder_of(leader, left, &holder);
                 holder.epoch.inspect(|epoch| self.saw(*epoch));
                 Ok(Attempt::Held(holder))
+            }
+            // It was started again in this moment: the next attempt marks it.
+            Acquired::Unmarked(_) => {
+                let fault = RedisFault::Unavailable("it was started again".into());
+                Err(fault.into())
             }
         }
     }
@@ -317,6 +341,8 @@ enum Acquired {
     /// The epoch, and how many ms ago memory was lost; below zero: it was not.
     Granted(Epoch, i64),
     Held(String, i64, String),
+    /// This run of Redis is to be marked first.
+    Unmarked(String),
 }
 
 impl ::redis::FromRedisValue for Acquired {
@@ -335,6 +361,9 @@ impl ::redis::FromRedisValue for Acquired {
             return Ok(Self::Granted(Epoch(epoch), ::redis::from_redis_value(next()?)?));
         }
         let leader = ::redis::from_redis_value(next()?)?;
+        if granted == 2 {
+            return Ok(Self::Unmarked(leader));
+        }
         let left = ::redis::from_redis_value(next()?)?;
         Ok(Self::Held(leader, left, ::redis::from_redis_value(next()?)?))
     }

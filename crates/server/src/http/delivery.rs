@@ -234,7 +234,7 @@ impl<S: Transport> Watched<S> {
             // From here on a reset may be the answer to other bytes.
             self.arrived();
         }
-        if self.outbox.has_buffered() && self.has_ended() {
+        if self.outbox.has_buffered() && (self.ended || peer::is_known_closed(self.socket.conn())) {
             return Err(gone());
         }
         Ok(())

@@ -3,11 +3,13 @@
 //! them from every reader.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
 use lockd_serve::Conn;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncWrite as _, Interest};
 
 /// What became of the last bytes on a connection that the client has closed.
@@ -30,13 +32,25 @@ macro_rules! each {
     };
 }
 
-/// Whether the client has closed its sending side, or all of the connection. Unread bytes do not
-/// hide it.
-pub(super) fn has_closed(conn: &Conn) -> bool {
+/// Whether the client has closed its sending side, or all of the connection, as far as the runtime
+/// has heard: it may hear of it late. Unread bytes do not hide it.
+pub(super) fn is_known_closed(conn: &Conn) -> bool {
     // A socket can nearly always be written to: then this only reads what is known.
     let interest = Interest::READABLE | Interest::WRITABLE;
     let ready = each!(conn, stream => stream.ready(interest).now_or_never());
     matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
+}
+
+/// As [`is_known_closed`], by asking the kernel: what it says does not wait for a busy runtime.
+pub(super) fn has_closed(conn: &Conn) -> bool {
+    let socket = each!(conn, stream => stream.as_fd());
+    let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut asked, Some(&now)) {
+        Ok(_) => asked.iter().any(|asked| asked.revents().intersects(ends)),
+        Err(_) => is_known_closed(conn),
+    }
 }
 
 /// Wakes the task when bytes come, or the end. `Ready` when unread bytes are there: then the end
@@ -68,8 +82,12 @@ pub(super) fn fate(conn: &Conn) -> Fate {
     }
 }
 
-/// Whether an error of a read says that the client has closed without reading what was sent. A TCP
-/// client that resets its connection may have read it.
+/// Whether an error of a read says that the client has closed without reading what was sent. TCP
+/// tells a reset that follows the end of the client (`EPIPE`) from one without: a client that only
+/// resets its connection may have read everything.
 pub(super) fn left_unread(conn: &Conn, error: &io::Error) -> bool {
-    matches!(conn, Conn::Unix(_)) && error.kind() == io::ErrorKind::ConnectionReset
+    match conn {
+        Conn::Tcp(_) => error.kind() == io::ErrorKind::BrokenPipe,
+        Conn::Unix(_) => error.kind() == io::ErrorKind::ConnectionReset,
+    }
 }

@@ -74,8 +74,8 @@ const BEGAN: &str = r"
 ";
 
 /// An epoch is at least the time of Redis in milliseconds, so that one who has lost its memory and
-/// saw nobody goes on above all that went before. Each candidate that is granted the lock within two
-/// times to live after memory may have been lost is told how long ago that was, not only the first.
+/// saw no leader goes on above all earlier epochs. Each grant within two times to live after memory
+/// may have been lost says how long ago that was, not only the first.
 /// An election that this run of Redis has never seen may have been lost when the run began, not
 /// later. A candidate must have marked this run of Redis as used before it may ask, see
 /// [`RedisLock::mark_used`]. An epoch that its leader has begun to let go of is not granted to it again: what lets go
